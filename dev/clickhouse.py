@@ -1,0 +1,180 @@
+"""ClickHouse servers: the 26.9 and 23.10 engines out of PyPI behind chdb_server.py, and Debian's 18.16."""
+
+import json
+import os
+import urllib.error
+import urllib.request
+
+from instance import write
+from parts import Server
+from tools import DEV, VERSIONS, library_path, unpacked, venv
+
+OLD_PACKAGES = ("clickhouse-server", "clickhouse-common")
+
+USER = "dup"
+PASSWORD = "dup-password"
+READERS = {"ro1": "ro1-password", "ro2": "ro2-password"}  # readonly=1 and readonly=2
+FLUSH = 500  # milliseconds until a row of the logs can be read
+
+
+def log_section(name):
+    return (f"  <{name}><database>system</database><table>{name}</table>"
+            f"<flush_interval_milliseconds>{FLUSH}</flush_interval_milliseconds></{name}>\n")
+
+
+def ask(url, query, user=USER, password=PASSWORD):
+    """One query over HTTP; its text, or OSError / ValueError."""
+    request = urllib.request.Request(url, query.encode(), {"X-ClickHouse-User": user, "X-ClickHouse-Key": password})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.read().decode().strip()
+    except urllib.error.HTTPError as error:
+        raise ValueError(error.read().decode("utf-8", "replace").strip()) from None
+
+
+class ClickHouse(Server):
+    """What all of them share: the check, and the client's view."""
+
+    def url(self, ports):
+        return f"http://127.0.0.1:{ports['http']}"
+
+    def check(self, box, ports):
+        ask(self.url(ports), "SELECT 1")
+
+    def describe(self, box):
+        url = self.url(self.ports(box))
+        return {"url": url, "user": USER, "password": PASSWORD, "version": ask(url, "SELECT version()")}
+
+
+class Chdb(ClickHouse):
+    """An engine out of PyPI, behind an HTTP server of ours."""
+
+    def __init__(self, name, package, version, logs):
+        super().__init__(name)
+        self.package = package
+        self.version = version
+        self.logs = logs
+
+    def install(self):
+        return venv(self.package, self.version, f"the ClickHouse engine of part {self.name}")
+
+    def prepare(self, box, ports):
+        folder = box.part_folder(self.name)
+        sections = "".join(log_section(name) for name in self.logs)
+        write(folder / "config.xml", f"<clickhouse>\n{sections}</clickhouse>\n")
+        write(folder / "users.json", json.dumps({USER: PASSWORD}))
+
+    def command(self, box, ports):
+        folder = box.part_folder(self.name)
+        command = [self.install(), DEV / "chdb_server.py", "--port", ports["http"], "--path", folder / "data",
+                   "--config", folder / "config.xml", "--users", folder / "users.json"]
+        return command, {"TZ": os.environ.get("DUP_DEV_TZ", "UTC")}
+
+
+OLD_CONFIG = """\
+<yandex>
+  <logger><level>warning</level><console>1</console></logger>
+  <listen_host>127.0.0.1</listen_host>
+  <interserver_http_host>127.0.0.1</interserver_http_host>
+  <http_port>{http}</http_port>
+  <tcp_port>{tcp}</tcp_port>
+  <interserver_http_port>{interserver}</interserver_http_port>
+  <path>{folder}/data/</path>
+  <tmp_path>{folder}/tmp/</tmp_path>
+  <format_schema_path>{folder}/schemas/</format_schema_path>
+  <users_config>{folder}/users.xml</users_config>
+  <default_profile>default</default_profile>
+  <default_database>default</default_database>
+  <timezone>{timezone}</timezone>
+  <mark_cache_size>33554432</mark_cache_size>
+  <uncompressed_cache_size>0</uncompressed_cache_size>
+  <max_concurrent_queries>100</max_concurrent_queries>
+  <keep_alive_timeout>10</keep_alive_timeout>
+  <remote_servers>
+{clusters}  </remote_servers>
+{logs}</yandex>
+"""
+
+OLD_USERS = """\
+<yandex>
+  <profiles>
+    <default><log_queries>1</log_queries><background_pool_size>4</background_pool_size></default>
+    <ro1><readonly>1</readonly></ro1>
+    <ro2><readonly>2</readonly></ro2>
+  </profiles>
+  <quotas><default></default></quotas>
+  <users>
+{users}  </users>
+</yandex>
+"""
+
+# A server of 18.16 can't be asked for the rows of all replicas; a cluster in which each server is a shard can.
+# `circular` names one of them twice: what a client then counts twice.
+CLUSTERS = {"trio": (0, 1, 2), "circular": (0, 1, 0)}
+
+
+def user_section(name, password, profile):
+    return (f"    <{name}><password>{password}</password><profile>{profile}</profile><quota>default</quota>"
+            "<networks><ip>127.0.0.1</ip></networks></{0}>\n".format(name))
+
+
+class Debian(ClickHouse):
+    """The 18.16 server of Debian, one of three that know each other."""
+
+    port_names = ("http", "tcp", "interserver")
+
+    def __init__(self, name, trio):
+        super().__init__(name)
+        self.trio = trio
+
+    def install(self):
+        return unpacked("clickhouse", OLD_PACKAGES, "the ClickHouse 18.16 server")
+
+    def prepare(self, box, ports):
+        folder = box.part_folder(self.name)
+        for name in ("data", "tmp", "schemas"):
+            (folder / name).mkdir(exist_ok=True)
+        for server in self.trio:  # all three: they reload the addresses of each other by themselves
+            server.write_config(box)
+
+    def write_config(self, box):
+        folder = box.part_folder(self.name)
+        write(folder / "config.xml", OLD_CONFIG.format(
+            folder=folder, timezone=os.environ.get("DUP_DEV_TZ", "UTC"), logs=log_section("part_log") + log_section("query_log"),
+            clusters="".join(self.cluster_section(box, name, members) for name, members in CLUSTERS.items()),
+            **self.ports(box)))
+        users = user_section(USER, PASSWORD, "default")
+        users += "".join(user_section(name, password, name) for name, password in READERS.items())
+        write(folder / "users.xml", OLD_USERS.format(users=users))
+
+    def cluster_section(self, box, name, members):
+        shards = "".join(
+            f"<shard><replica><host>127.0.0.1</host><port>{self.trio[member].ports(box)['tcp']}</port>"
+            f"<user>{USER}</user><password>{PASSWORD}</password></replica></shard>\n" for member in members)
+        return f"<{name}>\n{shards}</{name}>\n"
+
+    def command(self, box, ports):
+        folder = self.install()
+        config = box.part_folder(self.name) / "config.xml"
+        return [folder / "usr/sbin/clickhouse-server", f"--config-file={config}"], library_path(folder)
+
+    def describe(self, box):
+        readers = {name: {"user": name, "password": password} for name, password in READERS.items()}
+        return {**super().describe(box), **readers, "tcp_port": self.ports(box)["tcp"]}
+
+
+def old_servers():
+    trio = []
+    for name in ("clickhouse-18", "clickhouse-18b", "clickhouse-18c"):
+        trio.append(Debian(name, trio))
+    return trio
+
+
+def parts():
+    new = ("chdb-core", VERSIONS["CHDB_CORE"])
+    return {part.name: part for part in (
+        Chdb("clickhouse", *new, logs=("part_log", "query_log")),
+        Chdb("clickhouse-nolog", *new, logs=("query_log",)),
+        Chdb("clickhouse-23", "chdb", VERSIONS["CHDB_MIDDLE"], logs=()),
+        *old_servers(),
+    )}

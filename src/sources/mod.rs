@@ -1,0 +1,6 @@
+//! Clients that answer typed questions. They know nothing of metrics: a check asks, judges and
+//! says.
+
+pub mod clickhouse;
+pub mod kafka;
+mod tls;
