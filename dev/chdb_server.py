@@ -111,6 +111,9 @@ class Engine:
         """Runs one query with settings that end with it; answers its bytes."""
         with self.lock:
             before = self.current(settings)
+            # What stands already is left alone: chdb 1.x forgets the quotes of `SET x='word'`, and fails later.
+            settings = {name: value for name, value in settings.items() if before.get(name) != value}
+            before = {name: value for name, value in before.items() if name in settings}
             try:
                 for name, value in settings.items():
                     self.execute(f"SET {name}={quoted(value)}")

@@ -16,6 +16,10 @@ PASSWORD = "dup-password"
 READERS = {"ro1": "ro1-password", "ro2": "ro2-password"}  # readonly=1 and readonly=2
 FLUSH = 500  # milliseconds until a row of the logs can be read
 
+# The engine out of PyPI would keep the database `system` in memory and so forget its logs at each start.
+# A server keeps it on disk; the identifier may be any.
+SYSTEM_DATABASE = "ATTACH DATABASE _ UUID '5f5f5f5f-0000-4000-8000-000000000001' ENGINE = Atomic\n"
+
 
 def log_section(name):
     return (f"  <{name}><database>system</database><table>{name}</table>"
@@ -63,6 +67,8 @@ class Chdb(ClickHouse):
         sections = "".join(log_section(name) for name in self.logs)
         write(folder / "config.xml", f"<clickhouse>\n{sections}</clickhouse>\n")
         write(folder / "users.json", json.dumps({USER: PASSWORD}))
+        if self.package == "chdb-core" and not (folder / "data").exists():  # later it could no longer be changed
+            write(folder / "data/metadata/system.sql", SYSTEM_DATABASE)
 
     def command(self, box, ports):
         folder = box.part_folder(self.name)

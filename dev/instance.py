@@ -12,6 +12,7 @@ import random
 import signal
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -124,7 +125,7 @@ class Instance:
             return None
         return int(pid) if start_time(pid) == started else None
 
-    def running(self):
+    def started(self):
         return sorted(path.stem for path in self.folder.glob("*.pid"))
 
     def stop(self, names, kill=False):
@@ -142,19 +143,29 @@ class Instance:
                 while self.pid(name):
                     time.sleep(0.05)
         for name in names:
-            for kind in ("pid", "json"):
-                (self.folder / f"{name}.{kind}").unlink(missing_ok=True)
+            (self.folder / f"{name}.pid").unlink(missing_ok=True)
+        self.forget(names)
         return sorted(pids)
 
-    # What clients read.
+    # What clients read: NAME.json, as long as the part runs.
 
     def save(self, name, answer):
         write(self.folder / f"{name}.json", json.dumps(answer, indent=1) + "\n")
+
+    def saved(self, name):
+        return (self.folder / f"{name}.json").exists()
+
+    def saved_names(self):
+        return [path.stem for path in self.folder.glob("*.json") if path.name != "ports.json"]
+
+    def forget(self, names):
+        for name in names:
+            (self.folder / f"{name}.json").unlink(missing_ok=True)
 
 
 def write(path, text):
     """Replaces the file in one step, so that nobody reads half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     temporary.write_text(text)
     temporary.replace(path)

@@ -91,8 +91,10 @@ class Broker(Server):
         return f"127.0.0.1:{self.ports(box)['client']}"
 
     def describe(self, box):
-        return {"bootstrap": self.bootstrap(box), "kind": "kafka", "version": VERSIONS["KAFKA"],
-                "pid": box.pid(self.name), "java": java(), "classpath": f"{kafka_jars()}/*"}
+        jars = kafka_jars()
+        version = next(jars.glob("kafka-clients-*.jar")).stem.removeprefix("kafka-clients-")
+        return {"bootstrap": self.bootstrap(box), "kind": "kafka", "version": version,
+                "pid": box.pid(self.name), "java": java(), "classpath": f"{jars}/*"}
 
 
 class SingleBroker(Broker):

@@ -70,7 +70,7 @@ class Group:
 
 def known():
     """Every part, by its name."""
-    import clickhouse
+    import clickhouse  # here, since these modules import this one
     import kafka_broker
     import small_servers
 
@@ -106,7 +106,15 @@ def up(box, names):
         answer = {part.name: part.describe(box) for part in parts}
         for name, description in answer.items():
             box.save(name, description)
+        refresh_groups(box)
     return answer
+
+
+def refresh_groups(box):
+    """The file of a group names the processes of its members, each of which may have been stopped or started alone."""
+    for part in known().values():
+        if isinstance(part, Group) and box.saved(part.name):
+            box.save(part.name, part.describe(box))
 
 
 def answers(server, box):
@@ -191,14 +199,13 @@ def down(box, names, kill=False):
     with box.lock():
         if names:
             servers = [server.name for part in chosen(names) for server in part.servers()]
-            box.stop(servers, kill)
-            for name in names:
-                (box.folder / f"{name}.json").unlink(missing_ok=True)
         else:
-            box.stop(box.running(), kill)
-            for file in box.folder.glob("*.json"):
-                if file.name != "ports.json":
-                    file.unlink()
+            servers = box.started()
+            names = box.saved_names()
+        stopped = box.stop(servers, kill)
+        box.forget(names)
+        refresh_groups(box)
+    say(f"stopped: {', '.join(stopped) or 'nothing ran'}")
 
 
 def main(action):

@@ -4,6 +4,7 @@ Nothing here starts a service or changes the machine more than it must: a server
 into the folder, and only libraries, compilers, Java and Maven are installed by apt.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -76,6 +77,7 @@ def venv(package, version, why):
 
 # Java
 
+@functools.cache
 def java():
     """A Java of 17 or later."""
     home = os.environ.get("JAVA_HOME")

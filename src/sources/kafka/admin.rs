@@ -24,8 +24,10 @@ use rdkafka::client::Client;
 use rdkafka::config::ClientConfig;
 use rdkafka::types::{RDKafka, RDKafkaType};
 
+use super::cluster::{
+    Answer, Cluster, Described, GroupState, Listed, Offsets, Reply, Request, Tag,
+};
 use super::failure::{Failure, Trouble};
-use super::look::{Answer, Cluster, Described, GroupState, Listed, Offsets, Reply, Request, Tag};
 use super::properties;
 use super::{Protocol, State};
 use crate::error::{Error, Reason};
@@ -139,6 +141,7 @@ pub(super) struct Librdkafka {
     queue: Owned<sys::rd_kafka_queue_t>,
     /// Any topic will do to ask for the brokers with.
     topic: NonNull<sys::rd_kafka_topic_t>,
+    brokers: Vec<i32>,
     asked: usize,
 }
 
@@ -193,6 +196,7 @@ impl Librdkafka {
             client,
             queue: queue.ok_or_else(cannot)?,
             topic: topic.ok_or_else(cannot)?,
+            brokers: vec![],
             asked: 0,
         })
     }
@@ -239,11 +243,16 @@ impl Cluster for Librdkafka {
                     let metadata = &*metadata.ptr();
                     let count = usize::try_from(metadata.broker_cnt).unwrap_or(0);
                     let brokers = slice(metadata.brokers.cast_const(), count);
-                    Ok(brokers.iter().map(|broker| broker.id).collect())
+                    self.brokers = brokers.iter().map(|broker| broker.id).collect();
+                    Ok(self.brokers.clone())
                 }
                 _ => Err(failure(code)),
             }
         }
+    }
+
+    fn last_brokers(&self) -> Vec<i32> {
+        self.brokers.clone()
     }
 
     fn ask(&mut self, broker: Option<i32>, request: &Request<'_>, wait: Duration) -> Tag {
@@ -393,6 +402,7 @@ fn read_description(result: &sys::rd_kafka_DescribeConsumerGroups_result_t) -> R
         let members = sys::rd_kafka_ConsumerGroupDescription_member_count(group);
         let assignor = sys::rd_kafka_ConsumerGroupDescription_partition_assignor(group);
         Ok(Answer::Members(Described {
+            simple: sys::rd_kafka_ConsumerGroupDescription_is_simple_consumer_group(group) != 0,
             state: state(rd_kafka_ConsumerGroupDescription_state(group)),
             protocol: protocol(rd_kafka_ConsumerGroupDescription_type(group)),
             members: u32::try_from(members).unwrap_or(u32::MAX),
@@ -475,12 +485,15 @@ unsafe fn told(error: *const sys::rd_kafka_error_t) -> Option<Failure> {
         return None;
     }
     // SAFETY: the caller's promise; the words are copied.
-    unsafe {
-        Some(Failure {
-            code: rd_kafka_error_code(error),
-            text: text(sys::rd_kafka_error_string(error)),
-        })
+    let (code, mut words) = unsafe {
+        let words = sys::rd_kafka_error_string(error);
+        (rd_kafka_error_code(error), text(words))
+    };
+    // Kafka often sends the code alone.
+    if words.is_empty() || words.ends_with(": ") {
+        words += &failure(code).text;
     }
+    Some(Failure { code, text: words })
 }
 
 /// A bare code, with librdkafka's words for it.

@@ -5,7 +5,9 @@
 //! which keeps librdkafka in a child process.
 
 mod admin;
+mod cluster;
 mod failure;
+mod groups;
 mod look;
 mod properties;
 mod relay;

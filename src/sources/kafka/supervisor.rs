@@ -43,6 +43,8 @@ pub struct WorkerClient {
     setup: SecretString,
     mask: Mask,
     worker: Option<Worker>,
+    /// Groups of the last good look. Kept here, since workers come and go.
+    known: Vec<String>,
     asked: u64,
     failures: u32,
     not_before: Option<Instant>,
@@ -80,6 +82,7 @@ impl WorkerClient {
             mask: Mask::new(&setup.properties),
             setup: line(&setup).into(),
             worker: None,
+            known: vec![],
             asked: 0,
             failures: 0,
             not_before: None,
@@ -168,6 +171,7 @@ impl GroupReader for WorkerClient {
         let question = Question {
             id: self.asked,
             filter: filter.clone(),
+            known: self.known.clone(),
             limit_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
         };
         let answer = timeout_at(deadline, worker.ask(&question, self.max_answer)).await;
@@ -183,6 +187,9 @@ impl GroupReader for WorkerClient {
                     worker.end().await;
                 } else {
                     self.worker = Some(worker);
+                }
+                if let Ok(snapshot) = &reply.result {
+                    self.known = snapshot.groups.keys().cloned().collect();
                 }
                 reply.result.map_err(|error| {
                     Error::new(error.reason(), self.mask.apply(&error.to_string()))

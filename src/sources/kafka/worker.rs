@@ -29,6 +29,8 @@ pub(super) struct Question {
     /// Comes back in the reply, so that no late one is taken for another.
     pub id: u64,
     pub filter: Filter,
+    /// Groups of the look before: they are gone only if their coordinators say so.
+    pub known: Vec<String>,
     /// Time that the question has, in milliseconds; the reply comes a little before.
     pub limit_ms: u64,
 }
@@ -81,7 +83,7 @@ fn connect(line: &str) -> Result<Librdkafka, Error> {
 fn answer(kafka: &mut Result<Librdkafka, Error>, question: &Question) -> Reply {
     let limit = Duration::from_millis(question.limit_ms);
     let outcome = match kafka {
-        Ok(kafka) => look::look(kafka, &question.filter, limit),
+        Ok(kafka) => look::look(kafka, &question.filter, &question.known, limit),
         Err(error) => look::Outcome {
             spent: false,
             result: Err(error.clone()),
@@ -167,6 +169,7 @@ mod tests {
                 topics_exclude: vec![],
                 max_groups: 1,
             },
+            known: vec![],
             limit_ms: 600_000,
         };
         let setup = serde_json::to_string(&setup).unwrap();

@@ -1,0 +1,18 @@
+.PHONY: demo test bench soak lint
+
+# The incident on a real ClickHouse and a real Kafka. KEEP=1 leaves them up; BREAK=one-worker must fail.
+demo:
+	dev/demo/run
+
+test:
+	dev/test
+
+bench:
+	dev/bench
+
+soak:
+	dev/soak
+
+lint:
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings

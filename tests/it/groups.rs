@@ -1,0 +1,1 @@
+//! The check of consumer groups, on a real Kafka.

@@ -1,0 +1,13 @@
+//! Tests of the whole exporter against real servers.
+//!
+//! They need the servers that `dev/test` starts (`make test` calls it) and tells by the environment
+//! variable `DUP_TEST_PARTS`: ClickHouse 26.9 (the engine, by chdb), 23.10 (likewise), 18.16 (three
+//! real servers that form a cluster), one 26.9 without `system.part_log`, and Kafka. Every test has
+//! databases, topics, groups and an exporter of its own; one that kills a server starts its own.
+//!
+//! What needs real group members is skipped where the broker is the fallback that has none; each
+//! skip is printed, and `DUP_REQUIRE_KAFKA=1` makes it a failure.
+
+mod groups;
+mod support;
+mod table;
