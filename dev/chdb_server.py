@@ -31,8 +31,9 @@ RESERVED = {
 # ClickHouse's own mapping of error codes to HTTP statuses; any other code is a 500.
 STATUS = {194: 401, 229: 413, 48: 501, 209: 503, 76: 503, 439: 503, 381: 411, 159: 408}
 STATUS.update(dict.fromkeys((192, 193, 516, 497), 403))
-STATUS.update(dict.fromkeys((6, 8, 15, 25, 26, 27, 36, 37, 38, 41, 44, 53, 62, 72, 117, 123, 167, 168, 223, 321, 376, 427, 441), 400))
 STATUS.update(dict.fromkeys((46, 47, 50, 56, 60, 63, 73, 78, 81, 115, 152, 336, 511), 404))
+STATUS.update(dict.fromkeys((6, 8, 15, 25, 26, 27, 36, 37, 38, 41, 44, 53, 62, 72, 117, 123), 400))
+STATUS.update(dict.fromkeys((167, 168, 223, 321, 376, 427, 441), 400))
 
 CONTENT_TYPES = {
     "TabSeparated": "text/tab-separated-values; charset=UTF-8",
@@ -51,7 +52,8 @@ FIRST_WORD = re.compile(COMMENT + r"\(*\s*(\w+)", re.S)
 FORMAT_AT_END = re.compile(r"\bFORMAT\s+(\w+)\s*(?:SETTINGS\b[^;]*)?;?\s*$", re.I)
 # INSERT INTO t (columns) [SETTINGS …] FORMAT X, then the data.
 INSERT_WITH_DATA = re.compile(
-    rb"^(\s*INSERT\s+INTO\s+(?:`[^`]*`|\"[^\"]*\"|[\w.])+\s*(?:\([^()]*\)\s*)?)(SETTINGS\s.*?)?\bFORMAT\s+(\w+)[ \t]*\r?\n?(.*)$",
+    rb"^(\s*INSERT\s+INTO\s+(?:`[^`]*`|\"[^\"]*\"|[\w.])+\s*(?:\([^()]*\)\s*)?)"
+    rb"(SETTINGS\s.*?)?\bFORMAT\s+(\w+)[ \t]*\r?\n?(.*)$",
     re.I | re.S,
 )
 READ_ONLY_WORDS = {"select", "with", "show", "describe", "desc", "exists", "explain", "check"}
@@ -202,7 +204,8 @@ class Handler(BaseHTTPRequestHandler):
             url_query = parameters.get("query", "").encode()
             query = url_query + b"\n" + body if url_query and body else url_query or body
             if not query.strip():
-                raise QueryError("Code: 62. DB::Exception: Syntax error: failed at position 1 (end of query). Empty query. (SYNTAX_ERROR)")
+                raise QueryError("Code: 62. DB::Exception: Syntax error: failed at position 1 (end of query)."
+                                 " Empty query. (SYNTAX_ERROR)")
             text = query.decode("utf-8", "replace")
             settings = {k: v for k, v in parameters.items() if k not in RESERVED}
             self.check_read_only(text, settings)

@@ -146,7 +146,8 @@ class Debian(ClickHouse):
     def write_config(self, box):
         folder = box.part_folder(self.name)
         write(folder / "config.xml", OLD_CONFIG.format(
-            folder=folder, timezone=os.environ.get("DUP_DEV_TZ", "UTC"), logs=log_section("part_log") + log_section("query_log"),
+            folder=folder, timezone=os.environ.get("DUP_DEV_TZ", "UTC"),
+            logs=log_section("part_log") + log_section("query_log"),
             clusters="".join(self.cluster_section(box, name, members) for name, members in CLUSTERS.items()),
             **self.ports(box)))
         users = user_section(USER, PASSWORD, "default")

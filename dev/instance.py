@@ -155,9 +155,6 @@ class Instance:
     def saved(self, name):
         return (self.folder / f"{name}.json").exists()
 
-    def saved_names(self):
-        return [path.stem for path in self.folder.glob("*.json") if path.name != "ports.json"]
-
     def forget(self, names):
         for name in names:
             (self.folder / f"{name}.json").unlink(missing_ok=True)

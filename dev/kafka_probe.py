@@ -70,11 +70,13 @@ def brokers(address):
 def check_group(address, group):
     """Passes only when the group's coordinator is known and has loaded its groups."""
     answer = ask(address, FIND_COORDINATOR, text(group))
-    error, _node, host, port = answer.number("h"), answer.number("i"), answer.text(), answer.number("i")
+    error = answer.number("h")
+    answer.number("i")  # the node's id
+    host, port = answer.text(), answer.number("i")
     if error:
         raise NotReady(f"no coordinator for groups yet (Kafka error {error})")
     answer = ask((host, port), DESCRIBE_GROUPS, struct.pack(">i", 1) + text(group))
-    answer.number("i")
+    answer.number("i")  # the length of the list
     error = answer.number("h")
     if error not in (0, 69):  # 69: no such group
         raise NotReady(f"the coordinator is not ready (Kafka error {error})")

@@ -1,10 +1,11 @@
 """What dev/up, dev/down and dev/install do, for any part; the parts themselves are listed in `known()`.
 
-A part is one server (class Server) or several that belong together (class Group). The modules clickhouse,
-kafka_broker and small_servers say what each of them needs, how it is configured and how it proves that it is ready.
+A part is one server (class Server), several that belong together (class Group), or nothing that runs. The modules
+clickhouse, kafka_broker and small_servers say what each needs, how it is configured and how it proves that it is ready.
 """
 
 import json
+import signal
 import sys
 import time
 import traceback
@@ -14,23 +15,40 @@ from instance import Failure, owns_port
 from tools import say
 
 LOG_LINES = 30
+ANSWER_LIMIT = 60  # seconds that a running server has to answer: it may be busy with a long query
 
 
-class Server:
+class Part:
+    """What can be named on a command line."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def replacement(self):
+        """The part that stands in for this one here and now; itself, as a rule."""
+        return self
+
+    def servers(self):
+        """Its processes."""
+        return []
+
+    def install(self):
+        """Puts in what it needs; quick when all is there."""
+
+    def describe(self, box):
+        """What a client needs to know."""
+        raise NotImplementedError
+
+
+class Server(Part):
     """One process. Subclasses override what differs."""
 
     limit = 90  # seconds until it must answer
     port_names = ("http",)
     in_use = ("in use",)  # how its log says that a port was taken
 
-    def __init__(self, name):
-        self.name = name
-
     def servers(self):
         return [self]
-
-    def install(self):
-        """Puts in what the server needs; quick when all is there."""
 
     def prepare(self, box, ports):
         """Writes the configuration and makes the folders; before each start."""
@@ -40,11 +58,7 @@ class Server:
         raise NotImplementedError
 
     def check(self, box, ports):
-        """Asks it a real question; raises OSError or ValueError as long as it does not answer."""
-        raise NotImplementedError
-
-    def describe(self, box):
-        """What a client needs to know."""
+        """Asks it a real question; raises as long as the answer is not good."""
         raise NotImplementedError
 
     def ports(self, box, anew=False):
@@ -54,11 +68,11 @@ class Server:
         return {short: allotted[name] for short, name in names.items()}
 
 
-class Group:
+class Group(Part):
     """Several servers under one name, each of which can be named alone, too."""
 
     def __init__(self, name, members):
-        self.name = name
+        super().__init__(name)
         self.members = members
 
     def servers(self):
@@ -92,7 +106,7 @@ def install(names):
 
 def up(box, names):
     """Starts what does not run yet; answers {name: what a client needs}. Either all comes up or nothing new stays."""
-    parts = [part.replacement() if hasattr(part, "replacement") else part for part in chosen(names)]
+    parts = [part.replacement() for part in chosen(names)]
     for part in parts:
         part.install()
     servers = list({server.name: server for part in parts for server in part.servers()}.values())
@@ -122,7 +136,7 @@ def answers(server, box):
     if not box.pid(server.name):
         return False
     try:
-        wait_ready(server, box, server.ports(box), limit=15)
+        wait_ready(server, box, server.ports(box), ANSWER_LIMIT)
         return True
     except Failure:
         say(f"{server.name} runs but does not answer: starting it anew")
@@ -188,7 +202,7 @@ def wait_ready(server, box, ports, limit):
             if all(owns_port(pid, port) for port in ports.values()):
                 server.check(box, ports)
                 return
-        except (OSError, ValueError) as error:
+        except Exception as error:  # a server that is only half up may answer anything
             reason = str(error)
         time.sleep(0.1)
     raise Failure(f"{server.name} was not ready after {limit} s ({reason})")
@@ -201,7 +215,7 @@ def down(box, names, kill=False):
             servers = [server.name for part in chosen(names) for server in part.servers()]
         else:
             servers = box.started()
-            names = box.saved_names()
+            names = [name for name in known() if box.saved(name)]
         stopped = box.stop(servers, kill)
         box.forget(names)
         refresh_groups(box)
@@ -210,6 +224,7 @@ def down(box, names, kill=False):
 
 def main(action):
     """Runs a command line; a Failure is told without a traceback."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or what was just started would stay behind
     try:
         answer = action()
     except Failure as failure:

@@ -5,6 +5,7 @@ into the folder, and only libraries, compilers, Java and Maven are installed by 
 """
 
 import functools
+import glob
 import os
 import re
 import shutil
@@ -70,7 +71,8 @@ def venv(package, version, why):
         except ImportError:
             apt_install(["python3-venv"], "to make virtual environments")
         run([sys.executable, "-m", "venv", folder])
-        run([folder / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", f"{package}=={version}"])
+        pip = [folder / "bin/python", "-m", "pip", "-q", "--disable-pip-version-check"]
+        run([*pip, "install", f"{package}=={version}"])
 
     return installed(f"{package}-{version}", install, f"{why} (pip)") / "bin/python"
 
@@ -80,13 +82,23 @@ def venv(package, version, why):
 @functools.cache
 def java():
     """A Java of 17 or later."""
+    path = find_java()
+    if not path:
+        apt_install(["openjdk-17-jre-headless"], "Kafka runs on Java 17")
+        path = find_java()
+    if not path:
+        raise Failure("no Java of 17 or later found: set JAVA_HOME")
+    return path
+
+
+def find_java():
     home = os.environ.get("JAVA_HOME")
-    for candidate in ([f"{home}/bin/java"] if home else []) + ["java", "/usr/lib/jvm/java-17-openjdk-amd64/bin/java"]:
+    candidates = [f"{home}/bin/java"] if home else []
+    for candidate in [*candidates, "java", *glob.glob("/usr/lib/jvm/java-17-openjdk-*/bin/java")]:
         path = shutil.which(candidate)
         if path and java_version(path) >= 17:
             return path
-    apt_install(["openjdk-17-jre-headless"], "Kafka runs on Java 17")
-    return shutil.which("/usr/lib/jvm/java-17-openjdk-amd64/bin/java") or "java"
+    return None
 
 
 def java_version(path):
@@ -120,7 +132,8 @@ def as_root(command):
 def apt_get(*arguments, **options):
     if not shutil.which("apt-get"):
         raise Failure(f"this needs Debian's apt-get ({' '.join(arguments)}): install it by hand, or use compose.yaml")
-    command = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300", *arguments]
+    quiet = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y"]
+    command = [*quiet, "-o", "DPkg::Lock::Timeout=300", *arguments]
     return run(command if options.pop("plain", False) else as_root(command), **options)
 
 

@@ -6,6 +6,7 @@ ends, so that none outlives the demo.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -85,12 +86,14 @@ class Actor:
         tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
         return Failure(f"{self.name} {what} (asked to {self._asked}); the end of {self.log}:\n{tail}")
 
+    def dismiss(self) -> None:
+        """Ends the input of the program, which then ends by itself."""
+        with contextlib.suppress(OSError):  # it had ended
+            self.process.stdin.close()
+
     def end(self) -> None:
         """Ends the program: kindly, then less so."""
-        try:
-            self.process.stdin.close()
-        except OSError:
-            pass  # it had ended
+        self.dismiss()
         for stop in (self.process.terminate, self.process.kill):
             try:
                 self.process.wait(END_LIMIT)

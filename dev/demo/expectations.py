@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from demo.acts import Act
+from demo.acts import CONTROL, Act
 from demo.exposition import Page
 from demo.pipeline import Engines, Sent
 
@@ -63,6 +63,13 @@ class Verdict:
 def figures(engines: Engines, act: Act, sent: Sent) -> list[Figure]:
     """All figures of a pipeline, layer by layer."""
     return group_figures(engines, act, sent) + table_figures(act, sent) + summary_figures(act, sent)
+
+
+def control_figures(engines: Engines, sent: Sent) -> list[Figure]:
+    """Of the control only what tells it from the acts: the same risk, and no damage."""
+    shown = {"dup_consumer_group_state", "dup_consumer_group_members", "dup_consumer_group_memberless_commits",
+             "dup_factor", "dup_summary_part_log_ratio", "dup_summary_inflation_factor"}
+    return [figure for figure in figures(engines, CONTROL, sent) if figure.metric in shown]
 
 
 def group_figures(engines: Engines, act: Act, sent: Sent) -> list[Figure]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -37,7 +36,7 @@ clickhouse:
 """
 
 TABLE = """\
-      - {{ database: {database}, table: playlog, key: [device_id, event_id], time: inserted_at, windows: [{window}], interval: 1s }}
+      - {{ database: {database}, table: playlog, key: [device_id, event_id], time: inserted_at, windows: [{window}], interval: 2s }}
 """
 
 SUMMARY = """\
@@ -49,7 +48,7 @@ SUMMARY = """\
         periods: [{period}]
         keys: exact
         min_coverage: 0     # part_log is as young as the demo
-        interval: 2s
+        interval: 3s
 """
 
 

@@ -24,6 +24,8 @@ environment:
   DUP_REQUIRE_KAFKA=1  fail where Kafka can't be had, instead of skipping what needs it
 """
 
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def main() -> int:
     """0 when every figure agrees, 1 when not or when something failed, 130 after Ctrl-C."""
@@ -32,8 +34,8 @@ def main() -> int:
     options.add_argument("--data", type=Path, default=ROOT / ".dev/demo", metavar="DIR",
                          help="where all of it lives; wiped at the start (.dev/demo)")
     arguments = options.parse_args()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # as Ctrl-C
+    for number in INTERRUPTS:
+        signal.signal(number, interrupted)
     try:
         return demo(Stage(arguments.data))
     except Failure as failure:
@@ -42,6 +44,17 @@ def main() -> int:
     except KeyboardInterrupt:
         say("interrupted")
         return 130
+
+
+def interrupted(_signal: int, _frame: object) -> None:
+    """Begins to end everything, and then will not be disturbed."""
+    ignore_interrupts()
+    raise KeyboardInterrupt
+
+
+def ignore_interrupts() -> None:
+    for number in INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def demo(stage: Stage) -> int:
@@ -62,7 +75,7 @@ def demo(stage: Stage) -> int:
             keep = os.environ.get("KEEP", "") not in ("", "0")
         finally:
             if not keep:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is being ended already
+                ignore_interrupts()  # all is being ended already
                 say("stopping everything")
                 stage.stop()
         if keep:

@@ -77,15 +77,15 @@ class Pipeline:
         self.actors.append(actor)
         return actor
 
-    def play(self, round: Round) -> int:
+    def play(self, step: Round) -> int:
         """Sends a round and imports it; the rows that were written.
 
         All workers read first, from the same committed offsets, and only then does each insert and commit, one
         after the other: what two workers do that cron starts in the same second.
         """
-        messages = self.producer.ask("send", new=round.new, again=round.again)["messages"]
+        messages = self.producer.ask("send", new=step.new, again=step.again)["messages"]
         self.sent.first_round = self.sent.first_round or messages
-        self.sent.events += round.new
+        self.sent.events += step.new
         self.sent.messages += messages
         for worker in self.workers:
             worker.tell("read")
@@ -99,6 +99,8 @@ class Pipeline:
 
     def end(self) -> None:
         """Ends its processes."""
+        for actor in self.actors:
+            actor.dismiss()
         for actor in self.actors:
             actor.end()
         self.actors = []

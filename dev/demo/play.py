@@ -7,7 +7,7 @@ import time
 from demo import exporter
 from demo.acts import CONTROL, Act, Round
 from demo.console import print_table, say
-from demo.expectations import Figure, Verdict, figures, healed_figures
+from demo.expectations import Figure, Verdict, control_figures, figures, healed_figures
 from demo.exposition import Exposition, Page
 from demo.pipeline import Engines, Pipeline
 
@@ -30,28 +30,29 @@ class Play:
         say(f"{act.name}: {act.title}" + (" (BREAK: one of them is missing)" if workers < act.workers else ""))
         pipeline = Pipeline(self.engines, act, workers)
         self.pipelines.append(pipeline)
-        for number, round in enumerate(act.rounds, 1):
-            self.play_round(pipeline, number, round)
+        for number, step in enumerate(act.rounds, 1):
+            self.play_round(pipeline, number, step)
         pipeline.summariser.finish()
         self.control.summariser.finish()
 
-        page = self.fresh_page(act)
-        self.judge(page, figures(self.engines, act, pipeline.sent) + figures(self.engines, CONTROL, self.control.sent), act)
+        expected = figures(self.engines, act, pipeline.sent) + control_figures(self.engines, self.control.sent)
+        self.judge(self.fresh_page(act), expected, act)
+        say(f"{act.name}: {act.lesson}")
         pipeline.end()
 
         say(f"{act.name}: now the merges come")
         self.engines.warehouse.heal(act.database)
         self.judge(self.fresh_page(act), healed_figures(act, pipeline.sent), act)
 
-    def play_round(self, pipeline: Pipeline, number: int, round: Round) -> None:
+    def play_round(self, pipeline: Pipeline, number: int, step: Round) -> None:
         """A round; ends when the exporter has looked, so that offsets move from look to look."""
         act = pipeline.act
-        rows = pipeline.play(round)
-        if round.new:
-            self.control.play(Round(round.new))
+        rows = pipeline.play(step)
+        if step.new:
+            self.control.play(Round(step.new))
         page = self.exposition.read_fresh([exporter.GROUPS, exporter.table_check(act)], time.time())
         factor, lag = live(page, self.engines, pipeline)
-        say(f"  round {number}: {round.new} new events, {round.again} sent again; {rows} rows written; "
+        say(f"  round {number}: {step.new} new events, {step.again} sent again; {rows} rows written; "
             f"the exporter sees factor {factor}, lag {lag}")
 
     def fresh_page(self, act: Act) -> Page:
@@ -103,7 +104,7 @@ def summary_table(verdicts: list[Verdict], acts: list[Act]) -> None:
         rows.append((act.name, *(cell_text(verdict) for verdict in cells)))
     print_table(("", *(title for title, _, _ in columns)), rows)
     for act in acts:
-        print(f"  {act.name}: {act.title}")
+        print(f"  {act.name}: {act.title}. {act.lesson}")
     print(flush=True)
 
 

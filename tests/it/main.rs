@@ -9,5 +9,6 @@
 //! skip is printed, and `DUP_REQUIRE_KAFKA=1` makes it a failure.
 
 mod groups;
+mod kafka;
 mod support;
 mod table;

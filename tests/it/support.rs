@@ -62,14 +62,21 @@ impl OwnParts {
     /// Starts the named parts of `dev/up`.
     pub fn start(names: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut parts = OwnParts { folder, printed: Value::Null };
+        let mut parts = OwnParts {
+            folder,
+            printed: Value::Null,
+        };
         parts.up(names);
         parts
     }
 
     /// Starts parts, or starts them again where they were.
     pub fn up(&mut self, names: &[&str]) {
-        let output = self.dev("up").args(names).output().expect("dev/up can be run");
+        let output = self
+            .dev("up")
+            .args(names)
+            .output()
+            .expect("dev/up can be run");
         let log = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "dev/up {names:?}: {log}");
         self.printed = serde_json::from_slice(&output.stdout).expect("dev/up prints JSON");
@@ -115,7 +122,11 @@ pub struct Server {
 impl Server {
     pub fn of(part: &Value) -> Self {
         let text = |key: &str| part[key].as_str().expect("a text").to_owned();
-        Server { url: text("url"), user: text("user"), password: text("password") }
+        Server {
+            url: text("url"),
+            user: text("user"),
+            password: text("password"),
+        }
     }
 
     /// The shared server of that name.
@@ -142,7 +153,10 @@ impl Server {
     pub fn database(&self) -> Database {
         let name = unique("t");
         self.run(&format!("CREATE DATABASE {name}"));
-        Database { server: self.clone(), name }
+        Database {
+            server: self.clone(),
+            name,
+        }
     }
 
     /// The source of a configuration, up to its checks, which the caller appends with an indent of
@@ -197,9 +211,14 @@ impl Exporter {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Runtime::new().expect("a runtime");
             runtime.block_on(async {
-                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-                tell.send(listener.local_addr().expect("an address")).expect("somebody listens");
-                dup_exporter::run(config, listener, stop).await.expect("a clean run");
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+                    .await
+                    .expect("a port");
+                tell.send(listener.local_addr().expect("an address"))
+                    .expect("somebody listens");
+                dup_exporter::run(config, listener, stop)
+                    .await
+                    .expect("a clean run");
             });
         });
         Exporter {
@@ -237,7 +256,9 @@ impl Exporter {
             let page = self.scrape();
             let after = page.all("dup_check_polls_total");
             // The first of the two may have begun before the call.
-            let passed = after.iter().all(|(labels, polls)| *polls >= before[labels] + 2.0);
+            let passed = after
+                .iter()
+                .all(|(labels, polls)| *polls >= before[labels] + 2.0);
             passed.then_some(page)
         })
     }
@@ -248,7 +269,10 @@ impl Drop for Exporter {
         self.shutdown.cancel();
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking(), "the exporter ends without a panic");
+            assert!(
+                ended.is_ok() || std::thread::panicking(),
+                "the exporter ends without a panic"
+            );
         }
     }
 }
@@ -273,8 +297,13 @@ pub struct Page {
 
 impl Page {
     pub fn parse(text: &str) -> Self {
-        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        Page { samples: lines.map(parse_sample).collect(), text: text.to_owned() }
+        let lines = text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Page {
+            samples: lines.map(parse_sample).collect(),
+            text: text.to_owned(),
+        }
     }
 
     /// The value of the one series with these labels, among others; `None` when there is none.
@@ -283,22 +312,33 @@ impl Page {
             .samples
             .iter()
             .filter(|(n, l, _)| {
-                n == name && labels.iter().all(|(k, v)| l.get(*k).is_some_and(|found| found == v))
+                n == name
+                    && labels
+                        .iter()
+                        .all(|(k, v)| l.get(*k).is_some_and(|found| found == v))
             })
             .collect();
-        assert!(found.len() <= 1, "{name}{labels:?} names one series: {found:?}");
+        assert!(
+            found.len() <= 1,
+            "{name}{labels:?} names one series: {found:?}"
+        );
         found.first().map(|sample| sample.2)
     }
 
     /// Every series of a name.
     pub fn all(&self, name: &str) -> BTreeMap<BTreeMap<String, String>, f64> {
         let named = self.samples.iter().filter(|(n, _, _)| n == name);
-        named.map(|(_, labels, value)| (labels.clone(), *value)).collect()
+        named
+            .map(|(_, labels, value)| (labels.clone(), *value))
+            .collect()
     }
 
     /// The names that have series.
     pub fn names(&self) -> std::collections::BTreeSet<&str> {
-        self.samples.iter().map(|(name, _, _)| name.as_str()).collect()
+        self.samples
+            .iter()
+            .map(|(name, _, _)| name.as_str())
+            .collect()
     }
 }
 

@@ -152,22 +152,7 @@ impl Librdkafka {
     /// `unsupported`, naming the property that librdkafka does not accept (and its value, unless
     /// that may be a secret).
     pub fn new(properties: &BTreeMap<String, String>) -> Result<Self, Error> {
-        let mut config = ClientConfig::new();
-        for (name, value) in properties {
-            config.set(name, value);
-        }
-        config.set_log_level(properties::log_level(properties));
-        let native = config.create_native_config().map_err(properties::refusal)?;
-        // SAFETY: the configuration is alive, and `on_error` has the signature that is asked for.
-        unsafe { sys::rd_kafka_conf_set_error_cb(native.ptr(), Some(on_error)) };
-        let client = Client::new(
-            &config,
-            native,
-            RDKafkaType::RD_KAFKA_CONSUMER,
-            Trouble::default(),
-        )
-        .map_err(properties::refusal)?;
-        let client = Arc::new(client);
+        let client = Arc::new(connect(properties)?);
         let rk = client.native_ptr();
         let cannot = || Error::new(Reason::Worker, "librdkafka could not set up a queue");
         // SAFETY: `rk` is a live client. Closing ends the membership in a group that never began
@@ -183,15 +168,14 @@ impl Librdkafka {
             )
         };
         let poller = Arc::clone(&client);
-        thread::Builder::new()
-            .name("events".into())
-            .spawn(move || {
-                loop {
-                    // SAFETY: the client is alive as long as this thread holds it.
-                    unsafe { sys::rd_kafka_poll(poller.native_ptr(), 1000) };
-                }
-            })
-            .map_err(|_| cannot())?;
+        let poll = move || {
+            loop {
+                // SAFETY: the client is alive as long as this thread holds it.
+                unsafe { sys::rd_kafka_poll(poller.native_ptr(), 1000) };
+            }
+        };
+        let named = thread::Builder::new().name("events".into());
+        named.spawn(poll).map_err(|_| cannot())?;
         Ok(Librdkafka {
             client,
             queue: queue.ok_or_else(cannot)?,
@@ -225,6 +209,19 @@ impl Librdkafka {
             Some(options)
         }
     }
+}
+
+fn connect(properties: &BTreeMap<String, String>) -> Result<Client<Trouble>, Error> {
+    let mut config = ClientConfig::new();
+    for (name, value) in properties {
+        config.set(name, value);
+    }
+    config.set_log_level(properties::log_level(properties));
+    let native = config.create_native_config().map_err(properties::refusal)?;
+    // SAFETY: the configuration is alive, and `on_error` has the signature that is asked for.
+    unsafe { sys::rd_kafka_conf_set_error_cb(native.ptr(), Some(on_error)) };
+    let kind = RDKafkaType::RD_KAFKA_CONSUMER;
+    Client::new(&config, native, kind, Trouble::default()).map_err(properties::refusal)
 }
 
 impl Cluster for Librdkafka {
@@ -341,10 +338,7 @@ unsafe fn read(event: *mut sys::rd_kafka_event_t) -> Reply {
     unsafe {
         let code = rd_kafka_event_error(event);
         if code != 0 {
-            return Err(Failure {
-                code,
-                text: text(sys::rd_kafka_event_error_string(event)),
-            });
+            return Err(failure(code));
         }
         if let Some(it) = sys::rd_kafka_event_ListConsumerGroups_result(event).as_ref() {
             return Ok(read_listing(it));

@@ -60,6 +60,8 @@ impl Failure {
 
     pub fn reason(&self) -> Reason {
         match self.code {
+            // A peer that hangs up in the midst of a handshake is told as a lost connection.
+            code::TRANSPORT if self.text.contains("SSL handshake failed") => Reason::Tls,
             code::TIMED_OUT | code::TIMED_OUT_QUEUE | code::REQUEST_TIMED_OUT => Reason::Timeout,
             code::TRANSPORT
             | code::RESOLVE

@@ -71,11 +71,13 @@ impl Found {
         state == Some(State::Empty)
     }
 
+    /// What to ask at first. Whether a group that nobody lists (or two do) has offsets is asked
+    /// when it is known to be there.
     fn jobs(&self, name: &str) -> impl Iterator<Item = Job> {
-        let about = if self.is_empty() {
-            &[About::Offsets][..]
-        } else {
-            &[About::Members, About::Offsets][..]
+        let about = match &self.listed {
+            Some(_) if self.is_empty() => &[About::Offsets][..],
+            Some(_) => &[About::Members, About::Offsets][..],
+            None => &[About::Members][..],
         };
         about.iter().map(move |&about| Job {
             group: name.to_owned(),
@@ -83,6 +85,13 @@ impl Found {
             broker: self.broker,
             retried: false,
         })
+    }
+
+    /// Whether a group that nobody listed has turned out to be there.
+    fn is_found_alive(&self) -> bool {
+        let alive = |described: &Described| described.state != Some(State::Dead);
+        let described = self.members.as_ref().and_then(|told| told.as_ref().ok());
+        self.listed.is_none() && described.is_some_and(alive)
     }
 
     fn learn(&mut self, about: About, reply: Reply) {
@@ -231,13 +240,19 @@ impl<C: Cluster> Asking<'_, C> {
         let Some(mut job) = self.asked.remove(&tag) else {
             return;
         };
-        if let Some(lane) = self.lanes.get_mut(&job.broker) {
-            lane.in_flight -= 1;
-        }
+        let Some(lane) = self.lanes.get_mut(&job.broker) else {
+            return;
+        };
+        lane.in_flight -= 1;
         let again = matches!(&reply, Err(failure) if failure.is_passing()) && !job.retried;
         // Learnt even so: it is the better answer if there is none the second time.
         if let Some(group) = groups.get_mut(&job.group) {
             group.learn(job.about, reply);
+            if job.about == About::Members && group.is_found_alive() {
+                job.about = About::Offsets;
+                lane.waiting.push_back(job);
+                return;
+            }
         }
         if again {
             job.retried = true;

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
-use super::cluster::{Answer, Cluster, Listed, Offsets, Request};
+use super::cluster::{Answer, Cluster, Listed, Offsets, Reply, Request};
 use super::failure::Failure;
 use super::groups::{self, Found, Groups};
 use super::sieve::Sieve;
@@ -129,20 +129,8 @@ impl<C: Cluster> Look<'_, C> {
         found: &mut Groups,
         errors: &mut Vec<Error>,
     ) -> Result<Option<i32>, Error> {
-        let deadline = self.at(40).max(Instant::now() + self.limit / 5);
-        let deadline = deadline.min(self.at(90));
-        let mut asked = HashMap::new();
-        for &broker in brokers {
-            let tag = self.cluster.ask(Some(broker), &Request::Groups, NEVER);
-            asked.insert(tag, broker);
-        }
         let mut speaker = None;
-        while !asked.is_empty()
-            && let Some((tag, reply)) = self.cluster.next(remaining(deadline))
-        {
-            let Some(broker) = asked.remove(&tag) else {
-                continue;
-            };
+        for (broker, reply) in self.listings(brokers) {
             let failures = match reply {
                 Ok(Answer::Groups(groups, failures)) => {
                     if failures.is_empty() || !groups.is_empty() {
@@ -158,15 +146,35 @@ impl<C: Cluster> Look<'_, C> {
                 errors.push(self.explain(failure, &format!("broker {broker}")));
             }
         }
-        for broker in asked.into_values() {
-            self.spent = true;
-            let silence = Failure::timed_out("did not list its groups in time");
-            errors.push(self.explain(silence, &format!("broker {broker}")));
-        }
         match errors.first() {
             Some(error) if speaker.is_none() => Err(error.clone()),
             _ => Ok(speaker),
         }
+    }
+
+    /// What each broker answered when it was asked for its groups.
+    fn listings(&mut self, brokers: &[i32]) -> Vec<(i32, Reply)> {
+        let deadline = self.at(40).max(Instant::now() + self.limit / 5);
+        let deadline = deadline.min(self.at(90));
+        let mut asked = HashMap::new();
+        for &broker in brokers {
+            let tag = self.cluster.ask(Some(broker), &Request::Groups, NEVER);
+            asked.insert(tag, broker);
+        }
+        let mut replies = vec![];
+        while !asked.is_empty()
+            && let Some((tag, reply)) = self.cluster.next(remaining(deadline))
+        {
+            if let Some(broker) = asked.remove(&tag) {
+                replies.push((broker, reply));
+            }
+        }
+        self.spent |= !asked.is_empty();
+        for broker in asked.into_values() {
+            let silence = Failure::timed_out("did not list its groups in time");
+            replies.push((broker, Err(silence)));
+        }
+        replies
     }
 
     /// Log ends of every partition that some group has committed. Two rounds: a leader that has

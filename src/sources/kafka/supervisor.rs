@@ -140,15 +140,42 @@ impl WorkerClient {
             .collect()
     }
 
+    /// The worker, out of its place for the time of one question.
+    async fn ready(&mut self, deadline: Instant) -> Result<Worker, Error> {
+        if let Some(worker) = self.worker.take() {
+            return Ok(worker);
+        }
+        let started = timeout_at(deadline, self.start()).await;
+        started.unwrap_or_else(|_| {
+            self.failed();
+            Err(failure("the Kafka worker took no properties in time"))
+        })
+    }
+
+    fn question(&mut self, filter: &Filter, deadline: Instant) -> Question {
+        self.asked += 1;
+        let left = deadline.saturating_duration_since(Instant::now());
+        Question {
+            id: self.asked,
+            filter: filter.clone(),
+            known: self.known.clone(),
+            limit_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn read(&mut self, reply: Reply) -> Result<Snapshot, Error> {
+        if let Ok(snapshot) = &reply.result {
+            self.known = snapshot.groups.keys().cloned().collect();
+        }
+        reply
+            .result
+            .map_err(|error| Error::new(error.reason(), self.mask.apply(&error.to_string())))
+    }
+
     fn failed(&mut self) {
         let pause = PAUSE.saturating_mul(1 << self.failures.min(16));
         self.failures = self.failures.saturating_add(1);
         self.not_before = Some(Instant::now() + pause.min(LONGEST_PAUSE));
-    }
-
-    fn succeeded(&mut self) {
-        self.failures = 0;
-        self.not_before = None;
     }
 }
 
@@ -156,24 +183,8 @@ impl WorkerClient {
 impl GroupReader for WorkerClient {
     async fn look(&mut self, filter: &Filter, limit: Duration) -> Result<Snapshot, Error> {
         let deadline = Instant::now() + limit;
-        let mut worker = match self.worker.take() {
-            Some(worker) => worker,
-            None => match timeout_at(deadline, self.start()).await {
-                Ok(started) => started?,
-                Err(_) => {
-                    self.failed();
-                    return Err(failure("the Kafka worker took no properties in time"));
-                }
-            },
-        };
-        self.asked += 1;
-        let left = deadline.saturating_duration_since(Instant::now());
-        let question = Question {
-            id: self.asked,
-            filter: filter.clone(),
-            known: self.known.clone(),
-            limit_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-        };
+        let mut worker = self.ready(deadline).await?;
+        let question = self.question(filter, deadline);
         let answer = timeout_at(deadline, worker.ask(&question, self.max_answer)).await;
         let answer = answer.unwrap_or_else(|_| {
             Err(failure(format!(
@@ -182,18 +193,14 @@ impl GroupReader for WorkerClient {
         });
         match answer {
             Ok(reply) => {
-                self.succeeded();
+                self.failures = 0;
+                self.not_before = None;
                 if reply.spent || worker.looks >= self.looks_per_worker {
                     worker.end().await;
                 } else {
                     self.worker = Some(worker);
                 }
-                if let Ok(snapshot) = &reply.result {
-                    self.known = snapshot.groups.keys().cloned().collect();
-                }
-                reply.result.map_err(|error| {
-                    Error::new(error.reason(), self.mask.apply(&error.to_string()))
-                })
+                self.read(reply)
             }
             Err(error) => {
                 self.failed();

@@ -1,0 +1,148 @@
+//! Kafka clients for the tests: topics, commits and members that are not the exporter's.
+
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{Offset, TopicPartitionList};
+
+use crate::support::{PATIENCE, part, unique, wait_for};
+
+/// A broker, and a prefix that makes the names of one test its own.
+pub struct Cluster {
+    bootstrap: String,
+    pub prefix: String,
+}
+
+impl Cluster {
+    /// The broker of the test run.
+    pub fn shared() -> Self {
+        Cluster::at(part("kafka")["bootstrap"].as_str().expect("an address"))
+    }
+
+    pub fn at(bootstrap: &str) -> Self {
+        Cluster {
+            bootstrap: bootstrap.into(),
+            prefix: unique("it"),
+        }
+    }
+
+    /// The name of a group or topic of this test.
+    pub fn name(&self, name: &str) -> String {
+        format!("{}.{name}", self.prefix)
+    }
+
+    /// A source that watches the groups of this test alone. `more` is appended, as YAML flow.
+    pub fn source(&self, more: &str) -> String {
+        format!(
+            "kafka:\n  - {{name: main, bootstrap_servers: '{}', interval: 1s, \
+             groups: {{include: ['^{}']}}{more}}}\n",
+            self.bootstrap, self.prefix
+        )
+    }
+
+    fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.bootstrap);
+        config
+    }
+
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        self.config().create().expect("an admin client")
+    }
+
+    /// Creates a topic with this many partitions and messages in each.
+    pub fn topic(&self, name: &str, partitions: i32, messages: usize) -> String {
+        let topic = self.name(name);
+        let new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(1));
+        let created = block_on(self.admin().create_topics([&new], &AdminOptions::new()));
+        for outcome in created.expect("an answer") {
+            outcome.expect("a new topic");
+        }
+        let producer: BaseProducer = self.config().create().expect("a producer");
+        for partition in 0..partitions {
+            for message in 0..messages {
+                let payload = message.to_string();
+                let record: BaseRecord<'_, (), String> = BaseRecord::to(&topic)
+                    .partition(partition)
+                    .payload(&payload);
+                producer.send(record).expect("room in the queue");
+            }
+        }
+        producer.flush(PATIENCE).expect("delivery");
+        topic
+    }
+
+    pub fn delete_group(&self, group: &str) {
+        let deleted = block_on(self.admin().delete_groups(&[group], &AdminOptions::new()));
+        for outcome in deleted.expect("an answer") {
+            outcome.expect("a deleted group");
+        }
+    }
+
+    /// Commits offsets without being a member, as a worker with assign() does.
+    pub fn commit(&self, group: &str, topic: &str, offsets: &[(i32, i64)]) {
+        let consumer = self.consumer(group, &[]);
+        let mut list = TopicPartitionList::new();
+        for (partition, offset) in offsets {
+            list.add_partition_offset(topic, *partition, Offset::Offset(*offset))
+                .expect("a sane offset");
+        }
+        consumer.assign(&list).expect("an assignment");
+        consumer.commit(&list, CommitMode::Sync).expect("a commit");
+    }
+
+    /// A member of the group that has got its partitions; it leaves when it is dropped.
+    pub fn member(&self, group: &str, topic: &str, more: &[(&str, &str)]) -> BaseConsumer {
+        let consumer = self.consumer(group, more);
+        consumer.subscribe(&[topic]).expect("a subscription");
+        wait_for("the member gets its partitions", || {
+            let _ = consumer.poll(Duration::from_millis(100));
+            let assigned = consumer.assignment().expect("an assignment").count();
+            (assigned > 0).then_some(())
+        });
+        consumer
+    }
+
+    fn consumer(&self, group: &str, more: &[(&str, &str)]) -> BaseConsumer {
+        let mut config = self.config();
+        config
+            .set("group.id", group)
+            .set("enable.auto.commit", "false")
+            .set("auto.offset.reset", "earliest");
+        for (key, value) in more {
+            config.set(*key, *value);
+        }
+        config.create().expect("a consumer")
+    }
+}
+
+/// Whether the broker has group members at all; the fallback has none. A test that needs them ends
+/// when this is false, and the skip is written down by name.
+pub fn has_members(test: &str) -> bool {
+    if part("kafka")["kind"] != "tansu" {
+        return true;
+    }
+    assert!(
+        std::env::var_os("DUP_REQUIRE_KAFKA").is_none_or(|required| required != "1"),
+        "{test} needs a real Kafka, which DUP_REQUIRE_KAFKA=1 demands"
+    );
+    if let Some(file) = std::env::var_os("DUP_TEST_SKIPS") {
+        use std::io::Write;
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(file);
+        writeln!(file.expect("a file for skips"), "{test}").expect("a line");
+    }
+    false
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Runtime::new()
+        .expect("a runtime")
+        .block_on(future)
+}
