@@ -104,7 +104,7 @@ def summary_table(verdicts: list[Verdict], acts: list[Act]) -> None:
         rows.append((act.name, *(cell_text(verdict) for verdict in cells)))
     print_table(("", *(title for title, _, _ in columns)), rows)
     for act in acts:
-        print(f"  {act.name}: {act.title}. {act.lesson}")
+        print(f"  {act.name}: {act.title}")
     print(flush=True)
 
 

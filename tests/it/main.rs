@@ -12,3 +12,4 @@ mod groups;
 mod kafka;
 mod support;
 mod table;
+mod tls;

@@ -28,9 +28,13 @@ pub use supervisor::WorkerClient;
 /// of the `regex` crate, matched anywhere in the name.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Filter {
+    /// A group must match one of these, …
     pub groups_include: Vec<String>,
+    /// … and none of these.
     pub groups_exclude: Vec<String>,
+    /// A topic must match one of these, …
     pub topics_include: Vec<String>,
+    /// … and none of these.
     pub topics_exclude: Vec<String>,
     /// Groups beyond this number, in the order of their names, are left out and counted.
     pub max_groups: usize,
@@ -39,13 +43,14 @@ pub struct Filter {
 /// The answer to one look at a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// By group id: what was read, or why this one group could not be.
+    /// By group id: what was read, or why this one group could not be. A group of the look before
+    /// that is missing here is gone: its coordinator said so, not merely the listing.
     pub groups: BTreeMap<String, Result<Group, Error>>,
     /// High watermark (the offset that the next message will get) by topic and partition, for
     /// the partitions that some group has committed; what could not be read is missing.
     pub log_ends: BTreeMap<String, BTreeMap<i32, i64>>,
-    /// Brokers that did not answer the listing. While there are any, a group that is not listed
-    /// is not known to be gone.
+    /// Brokers that did not answer the listing, or not all of it. While there are any, groups
+    /// that no look has found yet may be missing.
     pub listing_errors: Vec<Error>,
     /// Groups left out because of [`Filter::max_groups`].
     pub groups_cut: usize,
@@ -54,9 +59,11 @@ pub struct Snapshot {
 /// One consumer group, as the brokers tell it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Group {
+    /// How its members share the partitions.
     pub protocol: Protocol,
     /// `None`: a state that librdkafka does not know. Such a group is alive.
     pub state: Option<State>,
+    /// Members at the time of the look.
     pub members: u32,
     /// The partition assignor; empty when the group has none.
     pub assignor: String,
@@ -70,17 +77,24 @@ pub struct Group {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
+    /// The one that Kafka has always had.
     Classic,
+    /// That of KIP-848 (`group.protocol=consumer`).
     Consumer,
 }
 
 /// The states that librdkafka tells apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
+    /// Members are joining.
     PreparingRebalance,
+    /// Members wait for their assignment.
     CompletingRebalance,
+    /// Every member has its assignment.
     Stable,
+    /// Deleted. Never in a [`Snapshot`], which leaves such groups out.
     Dead,
+    /// No members.
     Empty,
 }
 

@@ -40,9 +40,12 @@ impl Mask {
         self.0.iter().fold(text.to_owned(), replace)
     }
 
-    /// Whether the text holds a secret.
+    /// Whether the text is or holds a secret. Very short ones are in too many texts by chance.
     pub fn finds(&self, text: &str) -> bool {
-        self.0.iter().any(|secret| text.contains(secret.as_str()))
+        let finds = |secret: &String| {
+            text == secret || (secret.len() >= 6 && text.contains(secret.as_str()))
+        };
+        self.0.iter().any(finds)
     }
 }
 
@@ -158,7 +161,7 @@ mod tests {
             mask.apply("alice hunter2 hunter2-longer MIIE"),
             "alice *** *** ***"
         );
-        assert!(mask.finds("x=hunter2"));
+        assert!(mask.finds("x=hunter2") && mask.finds("MIIE") && !mask.finds("MIIEx"));
         assert!(!mask.finds("alice"));
     }
 

@@ -163,13 +163,22 @@ impl WorkerClient {
         }
     }
 
+    /// Words of librdkafka's may quote what it was given.
+    fn without_secrets(&self, error: &Error) -> Error {
+        Error::new(error.reason(), self.mask.apply(&error.to_string()))
+    }
+
     fn read(&mut self, reply: Reply) -> Result<Snapshot, Error> {
-        if let Ok(snapshot) = &reply.result {
-            self.known = snapshot.groups.keys().cloned().collect();
+        let mut snapshot = reply.result.map_err(|error| self.without_secrets(&error))?;
+        let failed = snapshot
+            .groups
+            .values_mut()
+            .filter_map(|it| it.as_mut().err());
+        for error in failed.chain(&mut snapshot.listing_errors) {
+            *error = self.without_secrets(error);
         }
-        reply
-            .result
-            .map_err(|error| Error::new(error.reason(), self.mask.apply(&error.to_string())))
+        self.known = snapshot.groups.keys().cloned().collect();
+        Ok(snapshot)
     }
 
     fn failed(&mut self) {
