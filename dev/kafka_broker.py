@@ -43,6 +43,8 @@ group.consumer.min.session.timeout.ms=3000
 # A killed broker is replaced in its partitions, and may register again, after this time and not after 9 s.
 broker.session.timeout.ms=4000
 broker.heartbeat.interval.ms=500
+# The same for a controller that is paused or cut off: 30 s by default.
+controller.socket.timeout.ms=5000
 
 # Small: by default the cleaner alone would take 128 MB of the heap.
 log.cleaner.dedupe.buffer.size=4194304

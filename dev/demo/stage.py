@@ -68,7 +68,11 @@ class Stage:
                 raise Failure(f"{self.folder} holds something that is not of the demo: name another folder with --data")
             say(f"clearing {self.folder} of an earlier demo")
             self.stop()
-            shutil.rmtree(self.folder)
+            for path in self.folder.iterdir():  # the mark stays, in case we are interrupted
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != MARK:
+                    path.unlink()
         self.folder.mkdir(exist_ok=True)
         (self.folder / MARK).touch()
 

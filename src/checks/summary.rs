@@ -257,7 +257,13 @@ fn total_question(config: &Config, from: &str, periods: &[Days]) -> String {
 /// The event is compared by number, since its name differs between versions; rows of rejected
 /// (389) or failed inserts were not stored. Where a part's profile tells, parts that were attached
 /// rather than written are left out.
-fn part_log_question(raw: &Shape, log: &Shape, from: &str, periods: &[Days]) -> String {
+fn part_log_question(
+    raw: &Raw,
+    raw_uuid: Option<&str>,
+    log: &Shape,
+    from: &str,
+    periods: &[Days],
+) -> String {
     let rows = periods.iter().enumerate().map(|(i, days)| {
         format!(
             "sum(if(event_time >= toDateTime({}) AND event_time < toDateTime({}), rows, 0)) \
@@ -274,11 +280,11 @@ fn part_log_question(raw: &Shape, log: &Shape, from: &str, periods: &[Days]) -> 
         format!("table = {}", sql::string(&raw.table)),
         format!("event_date >= toDate(toDateTime({since})) - 1"),
     ];
-    if let (Some(uuid), Ok(_)) = (&raw.uuid, log.type_of("table_uuid")) {
+    if let Some(uuid) = raw_uuid {
         // A dropped table of the same name is another table.
         conditions.push(format!("toString(table_uuid) = {}", sql::string(uuid)));
     }
-    if log.type_of("ProfileEvents").is_ok() {
+    if log.has_column("ProfileEvents") {
         conditions.push(
             "(empty(ProfileEvents) OR mapContains(ProfileEvents, 'MergeTreeDataWriterRows'))".into(),
         );
@@ -509,7 +515,12 @@ impl Look<'_> {
             ));
         }
         let oldest = i64::try_from(about.count("oldest")?).unwrap_or(i64::MAX);
-        let question = part_log_question(&self.raw, &log, &from, &self.periods);
+        let uuid = match log.has_column("table_uuid") {
+            true => self.clickhouse.uuid(&self.raw, self.deadline).await?,
+            false => None,
+        };
+        let raw = &self.config.raw;
+        let question = part_log_question(raw, uuid.as_deref(), &log, &from, &self.periods);
         let row = self.clickhouse.row(&question, self.deadline).await?;
         let written = self.periods.iter().enumerate().map(|(i, days)| {
             Ok(Written {

@@ -56,7 +56,12 @@ impl Front {
                 });
             }
         });
-        Front { address, ca_file, server, _runtime: runtime }
+        Front {
+            address,
+            ca_file,
+            server,
+            _runtime: runtime,
+        }
     }
 
     /// The page of an exporter that polled a table through the front. `CA` in `tls` stands for the
@@ -119,6 +124,10 @@ fn r22_an_unknown_ca_a_wrong_host_and_a_plain_client_each_fail_for_their_reason(
 #[test]
 fn insecure_skip_verify_takes_any_certificate() {
     let front = Front::new("clickhouse.test");
-    let page = front.poll("https", "localhost", "    tls: {insecure_skip_verify: true}\n");
+    let page = front.poll(
+        "https",
+        "localhost",
+        "    tls: {insecure_skip_verify: true}\n",
+    );
     assert_eq!(page.get("dup_factor", &[("window", "10m")]), Some(3.0));
 }

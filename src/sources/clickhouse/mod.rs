@@ -214,11 +214,13 @@ impl ClickHouse {
             }
             Ok(body)
         };
-        let answer = answer.await;
+        let answer = answer
+            .await
+            .and_then(|body| rows::parse(&body).map_err(Fault::Nonsense));
         in_flight.answered = answer.as_ref().map_or_else(Fault::is_answer, |_| true);
         let let_in = answer.as_ref().map_or_else(Fault::let_us_in, |_| true);
         self.health.contact(let_in);
-        rows::parse(&answer?).map_err(Fault::Nonsense)
+        answer
     }
 }
 

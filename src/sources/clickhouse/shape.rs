@@ -44,8 +44,6 @@ pub struct Shape {
     /// Without `Replicated` or `Shared` in front.
     pub engine: String,
     sorting_key: String,
-    /// Absent where the server or the database engine gives tables none.
-    pub uuid: Option<String>,
     columns: BTreeMap<String, String>,
 }
 
@@ -78,16 +76,8 @@ impl ClickHouse {
             );
             return Err(Error::new(Reason::UnknownTable, message));
         }
-        let uuid = match self
-            .has_column("system", "tables", "uuid", deadline)
-            .await?
-        {
-            true => "toString(uuid)",
-            false => "''",
-        };
         let about = format!(
-            "SELECT engine, sorting_key, {uuid} AS table_uuid FROM system.tables \
-             WHERE database = {db} AND name = {name}"
+            "SELECT engine, sorting_key FROM system.tables WHERE database = {db} AND name = {name}"
         );
         let about = self.row(&about, deadline).await?;
         let engine = about.text("engine")?;
@@ -96,30 +86,35 @@ impl ClickHouse {
             table: table.into(),
             engine: plain_engine(&engine).into(),
             sorting_key: about.text("sorting_key")?,
-            uuid: Some(about.text("table_uuid")?).filter(|uuid| is_real_uuid(uuid)),
             columns,
         })
     }
 
-    /// Whether a table has a column, as far as we may see.
+    /// What tells a table, on each replica of the cluster, from a dropped one of the same name;
+    /// empty where the server or the database engine has no such thing.
     ///
     /// # Errors
     /// Those of [`rows`](Self::rows).
-    pub async fn has_column(
+    pub async fn uuids(
         self: &Arc<Self>,
-        database: &str,
-        table: &str,
-        column: &str,
+        shape: &Shape,
         deadline: Instant,
-    ) -> Result<bool, Error> {
+    ) -> Result<Vec<String>, Error> {
+        let from = self.from_every_replica("tables", deadline).await?;
         let query = format!(
-            "SELECT count() AS found FROM system.columns \
-             WHERE database = {} AND table = {} AND name = {}",
-            sql::string(database),
-            sql::string(table),
-            sql::string(column),
+            "SELECT DISTINCT toString(uuid) AS id FROM {from} WHERE database = {} AND name = {}",
+            sql::string(&shape.database),
+            sql::string(&shape.table)
         );
-        Ok(self.row(&query, deadline).await?.count("found")? > 0)
+        let rows = self.rows(&query, deadline).await?;
+        let ids: Vec<String> = rows
+            .iter()
+            .map(|row| row.text("id"))
+            .collect::<Result<_, _>>()?;
+        match ids.iter().all(|id| is_real_uuid(id)) {
+            true => Ok(ids),
+            false => Ok(Vec::new()),
+        }
     }
 
     /// What stands behind FROM to read the whole table: over the cluster where one is set, unless
@@ -133,19 +128,18 @@ impl ClickHouse {
             _ => format!("{database}.{table}"),
         }
     }
-    /// What stands behind FROM to read a table of the server's own, such as a log, on every replica
-    /// of the cluster where one is set.
+    /// What stands behind FROM to read a table of the database `system`, on every replica of the
+    /// cluster where one is set.
     ///
     /// # Errors
     /// Those of [`rows`](Self::rows).
     pub async fn from_every_replica(
         self: &Arc<Self>,
-        shape: &Shape,
+        table: &str,
         deadline: Instant,
     ) -> Result<String, Error> {
-        let (database, table) = (sql::name(&shape.database), sql::name(&shape.table));
         let Some(cluster) = self.cluster() else {
-            return Ok(format!("{database}.{table}"));
+            return Ok(format!("system.{table}"));
         };
         // Younger than the oldest server that we support; there, a cluster whose shards are all
         // the replicas does the same.
@@ -155,10 +149,8 @@ impl ClickHouse {
             0 => "cluster",
             _ => "clusterAllReplicas",
         };
-        Ok(format!(
-            "{function}({}, {database}, {table})",
-            sql::string(cluster)
-        ))
+        let cluster = sql::string(cluster);
+        Ok(format!("{function}({cluster}, system, {table})"))
     }
 }
 
@@ -207,6 +199,11 @@ impl Shape {
         } = self;
         let message = format!("{database}.{table} has the engine {engine}; {why}");
         Error::new(Reason::Unsupported, message)
+    }
+
+    /// Whether there is such a column, as far as we may see.
+    pub fn has_column(&self, column: &str) -> bool {
+        self.columns.contains_key(column)
     }
 
     /// The type of a column, without `Nullable` and `LowCardinality` around it.
