@@ -259,7 +259,7 @@ fn total_question(config: &Config, from: &str, periods: &[Days]) -> String {
 /// rather than written are left out.
 fn part_log_question(
     raw: &Raw,
-    raw_uuid: Option<&str>,
+    raw_uuids: &[String],
     log: &Shape,
     from: &str,
     periods: &[Days],
@@ -280,9 +280,10 @@ fn part_log_question(
         format!("table = {}", sql::string(&raw.table)),
         format!("event_date >= toDate(toDateTime({since})) - 1"),
     ];
-    if let Some(uuid) = raw_uuid {
+    if !raw_uuids.is_empty() {
         // A dropped table of the same name is another table.
-        conditions.push(format!("toString(table_uuid) = {}", sql::string(uuid)));
+        let uuids: Vec<_> = raw_uuids.iter().map(|uuid| sql::string(uuid)).collect();
+        conditions.push(format!("toString(table_uuid) IN ({})", uuids.join(", ")));
     }
     if log.has_column("ProfileEvents") {
         conditions.push(
@@ -504,7 +505,7 @@ impl Look<'_> {
             .clickhouse
             .shape("system", "part_log", self.deadline)
             .await?;
-        let from = self.clickhouse.from_every_replica(&log, self.deadline).await?;
+        let from = self.clickhouse.from_every_replica("part_log", self.deadline).await?;
         let about = self
             .clickhouse
             .row(&oldest_question(&from), self.deadline)
@@ -515,12 +516,12 @@ impl Look<'_> {
             ));
         }
         let oldest = i64::try_from(about.count("oldest")?).unwrap_or(i64::MAX);
-        let uuid = match log.has_column("table_uuid") {
-            true => self.clickhouse.uuid(&self.raw, self.deadline).await?,
-            false => None,
+        let uuids = match log.has_column("table_uuid") {
+            true => self.clickhouse.uuids(&self.raw, self.deadline).await?,
+            false => Vec::new(),
         };
         let raw = &self.config.raw;
-        let question = part_log_question(raw, uuid.as_deref(), &log, &from, &self.periods);
+        let question = part_log_question(raw, &uuids, &log, &from, &self.periods);
         let row = self.clickhouse.row(&question, self.deadline).await?;
         let written = self.periods.iter().enumerate().map(|(i, days)| {
             Ok(Written {
