@@ -98,7 +98,7 @@ impl WorkerClient {
         {
             let wait = due.saturating_duration_since(Instant::now()).as_secs_f32();
             return Err(failure(format!(
-                "the Kafka worker failed {} times and is restarted in {wait:.1}s",
+                "the Kafka worker is restarted in {wait:.1}s (failures in a row: {})",
                 self.failures
             )));
         }
