@@ -179,8 +179,17 @@ impl Raw {
             kafka,
             clickhouse,
             telemetry_path: "/metrics".into(),
-            worker_program: std::env::current_exe().unwrap_or_else(|_| "dup_exporter".into()),
+            worker_program: this_program(),
         })
+    }
+}
+
+/// This very program, also after an upgrade has replaced its file.
+fn this_program() -> PathBuf {
+    let running = Path::new("/proc/self/exe");
+    match running.exists() {
+        true => running.into(),
+        false => std::env::current_exe().unwrap_or_else(|_| "dup_exporter".into()),
     }
 }
 
