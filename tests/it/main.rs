@@ -8,6 +8,8 @@
 //! What needs real group members is skipped where the broker is the fallback that has none; each
 //! skip is printed, and `DUP_REQUIRE_KAFKA=1` makes it a failure.
 
+mod config;
 mod groups;
+mod program;
 mod support;
 mod table;
