@@ -8,6 +8,7 @@
 //! What needs real group members is skipped where the broker is the fallback that has none; each
 //! skip is printed, and `DUP_REQUIRE_KAFKA=1` makes it a failure.
 
+mod cli;
 mod config;
 mod groups;
 mod program;

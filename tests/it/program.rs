@@ -81,6 +81,15 @@ impl Program {
         }
     }
 
+    /// Waits until it has ended; returns what it logged since the last wait.
+    pub fn rest(&mut self) -> Vec<String> {
+        let mut rest = Vec::new();
+        while let Ok(line) = self.log.recv_timeout(PATIENCE) {
+            rest.push(line);
+        }
+        rest
+    }
+
     /// Waits until it listens, and returns where.
     pub fn address(&mut self) -> String {
         let line = self.logged("127.0.0.1:");
