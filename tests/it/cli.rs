@@ -1,43 +1,10 @@
 //! The command line of the program.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::program::{Program, command, run};
-use crate::support::root;
-
-/// A configuration whose checks never get an answer: a listener that accepts and says nothing.
-struct Hanging {
-    folder: tempfile::TempDir,
-    _listener: TcpListener,
-}
-
-impl Hanging {
-    fn new() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let yaml = format!(
-            "kafka:\n  - {{name: k, bootstrap_servers: '{address}'}}\n\
-             clickhouse:\n  - name: ch\n    url: http://{address}\n    tables:\n      \
-             - {{database: d, table: t, key: [k], time: ts}}\n"
-        );
-        std::fs::write(folder.path().join("c.yml"), yaml).expect("a writable folder");
-        Hanging {
-            folder,
-            _listener: listener,
-        }
-    }
-
-    fn config(&self) -> PathBuf {
-        self.folder.path().join("c.yml")
-    }
-
-    fn start(&self, flags: &[&str]) -> Program {
-        Program::start(&self.config(), flags)
-    }
-}
+use crate::program::{Hanging, Program, command, run};
+use crate::support::{root, wait_for};
 
 /// Status code and text of a page.
 fn get(address: &str, path: &str) -> (u16, String) {
@@ -167,7 +134,7 @@ fn less_is_logged_at_a_higher_level() {
     drop(taken);
     let flags = ["--log.level=error", "--web.listen-address", &address];
     let mut quiet = Program::spawn(command(&flags).arg("--config.file").arg(config));
-    crate::support::wait_for("the page of a quiet program", || {
+    wait_for("the page of a quiet program", || {
         std::net::TcpStream::connect(&address).ok()
     });
     assert!(quiet.stop("-TERM").0.success());

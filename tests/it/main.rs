@@ -10,7 +10,9 @@
 
 mod cli;
 mod config;
+mod contract;
 mod groups;
 mod program;
 mod support;
 mod table;
+mod web;

@@ -1,7 +1,8 @@
 //! The program itself: started with flags, watched, stopped by a signal.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -115,5 +116,41 @@ impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Sources that never answer: a listener that accepts and says nothing.
+pub struct Hanging {
+    folder: tempfile::TempDir,
+    /// A Kafka source `k`, with its groups, and a ClickHouse source `ch`, with one table.
+    pub yaml: String,
+    _listener: TcpListener,
+}
+
+impl Hanging {
+    pub fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let hanging = Hanging {
+            folder: tempfile::tempdir().expect("a temporary folder"),
+            yaml: format!(
+                "kafka:\n  - {{name: k, bootstrap_servers: '{address}'}}\n\
+                 clickhouse:\n  - name: ch\n    url: http://{address}\n    tables:\n      \
+                 - {{database: d, table: t, key: [k], time: ts}}\n"
+            ),
+            _listener: listener,
+        };
+        std::fs::write(hanging.config(), &hanging.yaml).expect("a writable folder");
+        hanging
+    }
+
+    /// The file that holds the configuration.
+    pub fn config(&self) -> PathBuf {
+        self.folder.path().join("c.yml")
+    }
+
+    /// The program with that file and these flags.
+    pub fn start(&self, flags: &[&str]) -> Program {
+        Program::start(&self.config(), flags)
     }
 }
