@@ -43,8 +43,9 @@ use crate::snapshot::Snapshot;
 pub use crate::sources::kafka::worker;
 use crate::web::Pages;
 
-/// How long a shutdown waits for open scrapes, and for queries to be ended on their servers.
-const GRACE: Duration = Duration::from_millis(500);
+/// How long a shutdown waits for open scrapes, and after them for queries to be ended on their
+/// servers: both together end within a second.
+const GRACE: Duration = Duration::from_millis(300);
 
 /// Name, kind (`gauge` or `counter`), labels and help of every metric that the exporter declares.
 pub fn declared_metrics() -> Vec<(

@@ -62,8 +62,7 @@ fn main() -> ExitCode {
     {
         worker::main();
     }
-    let flags = Flags::parse();
-    match start(flags) {
+    match start(Flags::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("dup_exporter: {error}");
@@ -72,8 +71,15 @@ fn main() -> ExitCode {
     }
 }
 
-#[tokio::main]
-async fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let outcome = runtime.block_on(serve(flags));
+    // Not dropped: that would wait for a look-up of a name that hangs.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn serve(flags: Flags) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut config = Config::load(&flags.config_file)?;
     if flags.config_check {
         eprintln!("{}: valid", flags.config_file.display());

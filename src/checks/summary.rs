@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use self::period::{Days, Period};
 use super::Sources;
-use crate::config::values::{Key, Span, Text};
+use crate::config::values::{Key, Name, Span, Text};
 use crate::config::{Defaults, Invalid, OwnTiming, Timing};
 use crate::error::{Error, Reason};
 use crate::poll::{Check, Planned};
@@ -62,10 +62,10 @@ pub struct Raw {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawConfig {
-    database: Text,
-    table: Spanned<Text>,
-    count: Text,
-    day: Text,
+    database: Name,
+    table: Spanned<Name>,
+    count: Name,
+    day: Name,
     raw: Spanned<RawRaw>,
     periods: Option<Spanned<Vec<Period>>>,
     #[serde(default)]
@@ -80,10 +80,10 @@ pub struct RawConfig {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawRaw {
-    database: Text,
-    table: Text,
+    database: Name,
+    table: Name,
     key: Option<Key>,
-    day: Text,
+    day: Name,
 }
 
 #[derive(Default, PartialEq, Deserialize)]

@@ -11,7 +11,7 @@ use serde_saphyr::Spanned;
 use tokio::time::Instant;
 
 use super::Sources;
-use crate::config::values::{Key, Span, Text};
+use crate::config::values::{Key, Name, Span};
 use crate::config::{Defaults, Invalid, OwnTiming, Timing};
 use crate::error::{Error, Reason};
 use crate::poll::{Check, Planned};
@@ -42,10 +42,10 @@ pub struct Config {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawConfig {
-    database: Text,
-    table: Spanned<Text>,
+    database: Name,
+    table: Spanned<Name>,
     key: Key,
-    time: Text,
+    time: Name,
     windows: Option<Spanned<Vec<Spanned<Span>>>>,
     #[serde(default)]
     force: bool,

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
+use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
@@ -56,7 +57,7 @@ pub(crate) struct Tls {
     /// Our certificate chain and its key.
     pub client: Option<(PathBuf, PathBuf)>,
     /// The name that the certificate must bear, when it is not the host of the URL.
-    pub server_name: Option<String>,
+    pub server_name: Option<ServerName<'static>>,
     pub insecure_skip_verify: bool,
 }
 
@@ -66,7 +67,7 @@ struct RawTls {
     ca_file: Option<Text>,
     cert_file: Option<Spanned<Text>>,
     key_file: Option<Spanned<Text>>,
-    server_name: Option<Text>,
+    server_name: Option<Spanned<Text>>,
     insecure_skip_verify: bool,
 }
 
@@ -81,23 +82,30 @@ impl RawTls {
             (Some(alone), None) => {
                 return Err(Invalid::new(
                     &alone,
-                    "cert_file without key_file: give both",
+                    "cert_file stands without key_file: give both",
                 ));
             }
             (None, Some(alone)) => {
                 return Err(Invalid::new(
                     &alone,
-                    "key_file without cert_file: give both",
+                    "key_file stands without cert_file: give both",
                 ));
             }
         };
         Ok(Tls {
             ca_file: given(self.ca_file).map(PathBuf::from),
             client,
-            server_name: given(self.server_name),
+            server_name: located(self.server_name).map(server_name).transpose()?,
             insecure_skip_verify: self.insecure_skip_verify,
         })
     }
+}
+
+fn server_name(raw: Spanned<Text>) -> Result<ServerName<'static>, Invalid> {
+    ServerName::try_from(raw.value.0.clone()).map_err(|_| {
+        let message = "this is no name that a certificate can bear: write it like host.example";
+        Invalid::new(&raw, message)
+    })
 }
 
 #[derive(Deserialize)]
@@ -106,7 +114,7 @@ pub(super) struct Raw {
     name: Spanned<Text>,
     url: Spanned<Secret>,
     user: Option<Spanned<Text>>,
-    password: Option<Secret>,
+    password: Option<Spanned<Secret>>,
     password_file: Option<Spanned<Text>>,
     tls: Option<Spanned<RawTls>>,
     cluster: Option<Text>,
@@ -130,7 +138,7 @@ impl Raw {
         let (user, password) = credentials(&self.url, place.user, self.user, password)?;
         let tls = match self.tls {
             Some(tls) if place.url.scheme() != "https" => {
-                let message = "tls is set, but the url is not https: change one of them";
+                let message = "tls is set, but the url is not https: write https, or take tls out";
                 return Err(Invalid::new(&tls, message));
             }
             Some(tls) => tls.value.validate()?,
@@ -160,18 +168,36 @@ impl Raw {
 
 /// A password that is given in place or by a file, but not by both.
 fn password(
-    in_place: Option<Secret>,
+    in_place: Option<Spanned<Secret>>,
     file: Option<Spanned<Text>>,
 ) -> Result<Option<SecretString>, Invalid> {
-    match (in_place, file) {
+    let password = match (in_place, file) {
         (Some(_), Some(file)) => {
             let message = "both password and password_file are given: keep one";
-            Err(Invalid::new(&file, message))
+            return Err(Invalid::new(&file, message));
         }
-        (Some(secret), None) => Ok(Some(secret.0)),
-        (None, Some(file)) => read_secret(&file.value.0, &file).map(Some),
-        (None, None) => Ok(None),
+        (Some(secret), None) => {
+            must_fit_a_header(secret.value.0.expose_secret(), &secret)?;
+            secret.value.0
+        }
+        (None, Some(file)) => {
+            let secret = read_secret(&file.value.0, &file)?;
+            must_fit_a_header(secret.expose_secret(), &file)?;
+            secret
+        }
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(password))
+}
+
+/// User and password travel as HTTP headers.
+fn must_fit_a_header<T>(text: &str, at: &Spanned<T>) -> Result<(), Invalid> {
+    if text.chars().any(char::is_control) {
+        let message = "what is given here has a line break or another control character in it, \
+                       which HTTP can't carry: take it out";
+        return Err(Invalid::new(at, message));
     }
+    Ok(())
 }
 
 struct Place {
@@ -187,17 +213,20 @@ fn parse_url(raw: &Spanned<Secret>) -> Result<Place, Invalid> {
     let mut url = Url::parse(text)
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some())
-        .ok_or_else(|| Invalid::new(raw, format!("this is no URL of a server: {MEND}")))?;
+        .ok_or_else(|| Invalid::new(raw, format!("this is no address of a server: {MEND}")))?;
     if url.query().is_some() || url.fragment().is_some() {
-        let message = "the url has a query or a fragment: write user and password_file instead";
+        let message = "the url has a ? or a # in it: leave out what follows, and give user and \
+                       password_file beside it";
         return Err(Invalid::new(raw, message));
     }
-    let decode = |part: &str| match percent_decode_str(part).decode_utf8() {
-        Ok(text) => Ok(text.into_owned()),
-        Err(_) => Err(Invalid::new(
-            raw,
-            "the user in the url is not UTF-8 once decoded",
-        )),
+    let decode = |part: &str| {
+        let text = percent_decode_str(part).decode_utf8().map_err(|_| {
+            let message = "user or password in the url is not UTF-8: mend its %-codes, or give \
+                           them beside the url";
+            Invalid::new(raw, message)
+        })?;
+        must_fit_a_header(&text, raw)?;
+        Ok(text.into_owned())
     };
     let user = match (url.username(), url.password()) {
         ("", None) => None,
@@ -220,19 +249,18 @@ fn credentials(
     password: Option<SecretString>,
 ) -> Result<Credentials, Invalid> {
     let (user, password) = match in_url {
-        None => (user.map(|u| u.value.0), password),
         Some(_) if user.is_some() || password.is_some() => {
             let message = "user and password stand both in the url and beside it: keep one";
             return Err(Invalid::new(url, message));
         }
-        Some((user, password)) => (Some(user).filter(|u| !u.is_empty()), password),
+        Some((user, password)) => (user, password),
+        None => match user {
+            Some(user) => {
+                must_fit_a_header(&user.value.0, &user)?;
+                (user.value.0, password)
+            }
+            None => (String::new(), password),
+        },
     };
-    // They travel as HTTP headers, which can't hold these.
-    let unfit = |text: &str| text.chars().any(char::is_control);
-    let secret = password.as_ref().map(ExposeSecret::expose_secret);
-    if user.as_deref().is_some_and(unfit) || secret.is_some_and(unfit) {
-        let message = "user or password has a newline or another control character in it";
-        return Err(Invalid::new(url, message));
-    }
-    Ok((user, password))
+    Ok((Some(user).filter(|user| !user.is_empty()), password))
 }

@@ -91,7 +91,7 @@ fn properties(
     raw: BTreeMap<Property, Spanned<Secret>>,
 ) -> Result<BTreeMap<String, SecretString>, Invalid> {
     if servers.value.0.trim().is_empty() {
-        let message = "no broker is named: write host:port, more of them after commas";
+        let message = "no broker is named: write host:port, and more of them after commas";
         return Err(Invalid::new(&servers, message));
     }
     let mut properties = BTreeMap::from([("bootstrap.servers".into(), servers.value.0.into())]);

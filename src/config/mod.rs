@@ -5,19 +5,22 @@
 //! Every refusal names file, line and column, and what to write instead.
 
 mod clickhouse;
+mod explain;
 mod kafka;
 pub(crate) mod values;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use secrecy::SecretString;
 use serde::Deserialize;
-use serde_saphyr::{Error as YamlError, Location, Spanned};
+use serde_saphyr::{Location, Spanned};
 
 pub(crate) use self::clickhouse::{ClickHouseSource, Limits, Tls};
+use self::explain::explain;
 pub(crate) use self::kafka::KafkaSource;
 use self::values::{Span, Text};
 
@@ -84,61 +87,17 @@ impl Config {
             message,
         };
         let text = std::fs::read_to_string(file).map_err(|error| {
-            let mend = "name a readable file with --config.file";
-            fail(None, format!("cannot be read ({error}): {mend}"))
+            let mend = match error.kind() {
+                io::ErrorKind::InvalidData => "save it as UTF-8",
+                _ => "name a readable file with --config.file",
+            };
+            fail(None, format!("can't be read ({error}): {mend}"))
         })?;
         // Without snippets: a picture of the line could show a secret that stands on it.
         let options = serde_saphyr::options! { with_snippet: false };
-        let raw: Raw = serde_saphyr::from_str_with_options(&text, options)
+        let raw: Spanned<Raw> = serde_saphyr::from_str_with_options(&text, options)
             .map_err(|error| fail(error.location(), explain(&error)))?;
-        raw.validate()
-            .map_err(|invalid| fail(Some(invalid.at), invalid.message))
-    }
-}
-
-/// The words for a YAML error, without the library's hints to programmers.
-fn explain(error: &YamlError) -> String {
-    match error {
-        YamlError::Message { msg, .. } => msg.clone(),
-        YamlError::SerdeUnknownField {
-            field, expected, ..
-        } => {
-            format!(
-                "unknown key `{field}`: write one of {}",
-                expected.join(", ")
-            )
-        }
-        YamlError::SerdeUnknownVariant {
-            variant, expected, ..
-        } => {
-            format!(
-                "`{variant}` is not known here: write one of {}",
-                expected.join(", ")
-            )
-        }
-        YamlError::SerdeMissingField { field, .. } => {
-            format!("the key `{field}` is missing: add it")
-        }
-        YamlError::DuplicateMappingKey { key, .. } => match key {
-            Some(key) => format!("the key `{key}` stands here twice: keep one"),
-            None => "a key stands here twice: keep one".into(),
-        },
-        YamlError::NullIntoString { .. } => {
-            "a text is expected here, and there is nothing: write it, or leave the key out".into()
-        }
-        YamlError::Eof { .. } => {
-            "the file is empty: name at least one source under kafka or clickhouse".into()
-        }
-        YamlError::MultipleDocuments { .. } => {
-            "a second YAML document begins here: keep one".into()
-        }
-        other => {
-            let text = other.to_string();
-            match text.rsplit_once(" at line ") {
-                Some((words, _)) => words.to_owned(),
-                None => text,
-            }
-        }
+        validate(raw).map_err(|invalid| fail(Some(invalid.at), invalid.message))
     }
 }
 
@@ -160,28 +119,31 @@ fn default_max_series() -> usize {
     100_000
 }
 
-impl Raw {
-    fn validate(self) -> Result<Config, Invalid> {
-        let defaults = Defaults {
-            interval: self.interval.map_or(Span::seconds(60), |i| i.value),
-            timeout: self.timeout.map_or(Span::seconds(20), |t| t.value),
-            stale_after: self.stale_after,
-        };
-        let mut names = Names::default();
-        let kafka = (self.kafka.into_iter())
-            .map(|raw| raw.validate(&defaults, &mut names))
-            .collect::<Result<_, _>>()?;
-        let clickhouse = (self.clickhouse.into_iter())
-            .map(|raw| raw.validate(&defaults, &mut names))
-            .collect::<Result<_, _>>()?;
-        Ok(Config {
-            max_series: self.max_series,
-            kafka,
-            clickhouse,
-            telemetry_path: "/metrics".into(),
-            worker_program: this_program(),
-        })
+fn validate(raw: Spanned<Raw>) -> Result<Config, Invalid> {
+    if raw.value.kafka.is_empty() && raw.value.clickhouse.is_empty() {
+        let message = "no source is named: write at least one under kafka or clickhouse";
+        return Err(Invalid::new(&raw, message));
     }
+    let raw = raw.value;
+    let defaults = Defaults {
+        interval: raw.interval.map_or(Span::seconds(60), |i| i.value),
+        timeout: raw.timeout.map_or(Span::seconds(20), |t| t.value),
+        stale_after: raw.stale_after,
+    };
+    let mut names = Names::default();
+    let kafka = (raw.kafka.into_iter())
+        .map(|raw| raw.validate(&defaults, &mut names))
+        .collect::<Result<_, _>>()?;
+    let clickhouse = (raw.clickhouse.into_iter())
+        .map(|raw| raw.validate(&defaults, &mut names))
+        .collect::<Result<_, _>>()?;
+    Ok(Config {
+        max_series: raw.max_series,
+        kafka,
+        clickhouse,
+        telemetry_path: "/metrics".into(),
+        worker_program: this_program(),
+    })
 }
 
 /// This very program, also after an upgrade has replaced its file.
@@ -206,7 +168,11 @@ impl Names {
                 "the name is empty: write one, like main",
             ));
         }
-        if text == "pipelines" || !self.0.insert(text.clone()) {
+        if text == "pipelines" {
+            let message = "the name `pipelines` is kept for the exporter: choose another";
+            return Err(Invalid::new(&name, message));
+        }
+        if !self.0.insert(text.clone()) {
             let message = format!("the name `{text}` is taken: give each source its own");
             return Err(Invalid::new(&name, message));
         }
@@ -246,7 +212,7 @@ impl Defaults {
         let stale_after = own.stale_after.as_ref().or(self.stale_after.as_ref());
         if let Some(given) = stale_after.filter(|given| given.value < interval) {
             let message = format!(
-                "stale_after {} is shorter than the interval {interval} of a check, whose figures \
+                "stale_after {} is shorter than the interval {interval} of a check, so its figures \
                  would vanish between polls: raise it, or leave it out for three intervals",
                 given.value
             );
@@ -275,10 +241,134 @@ fn read_secret<T>(file: &str, at: &Spanned<T>) -> Result<SecretString, Invalid> 
         Err(error) => {
             // Without its name: somebody may have written the secret itself here.
             let message = format!(
-                "the file that is named here cannot be read ({error}): name one that this user may \
-                 read"
+                "the file that is named here can't be read ({error}): name one that the exporter \
+                 may read"
             );
             Err(Invalid::new(at, message))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use secrecy::ExposeSecret;
+
+    const ODD_PASSWORD: &str = "p#a@s%s$x,y}";
+
+    const LEAST: &str = "\
+kafka:
+  - name: main
+    bootstrap_servers: broker:9092
+clickhouse:
+  - name: logs
+    url: http://clickhouse:8123
+    tables:
+      - {database: audit, table: playlog, key: [device_id], time: ts}
+    summaries:
+      - &off
+        database: audit
+        table: summary
+        count: total
+        day: day
+        raw: {database: audit, table: playlog, key: [device_id], day: toDate(ts)}
+      - <<: *off
+        table: summary_of_keys
+        keys: exact
+";
+
+    fn load(yaml: &str) -> Config {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), yaml).unwrap();
+        Config::load(file.path()).unwrap_or_else(|error| panic!("{error}\n{yaml}"))
+    }
+
+    fn seconds(timing: Timing) -> [u64; 3] {
+        [timing.interval, timing.timeout, timing.stale_after].map(Span::as_secs)
+    }
+
+    fn texts(patterns: &[values::Pattern]) -> Vec<&str> {
+        patterns.iter().map(|p| p.0.as_str()).collect()
+    }
+
+    #[test]
+    fn what_is_left_out_is_as_documented() {
+        let config = load(LEAST);
+        assert_eq!(config.max_series, 100_000);
+        let kafka = &config.kafka[0];
+        assert_eq!(seconds(kafka.timing), [60, 20, 180]);
+        assert_eq!(kafka.groups.max_groups, 5_000);
+        assert_eq!(kafka.groups.window, Span::seconds(900));
+        for names in [&kafka.groups.groups, &kafka.groups.topics] {
+            assert_eq!(texts(&names.include), [".*"]);
+            assert_eq!(texts(&names.exclude), ["^__"]);
+        }
+        let clickhouse = &config.clickhouse[0];
+        let limits = &clickhouse.limits;
+        assert_eq!(limits.max_threads, 2);
+        assert_eq!(limits.max_memory_usage.0, 2 << 30);
+        assert_eq!(limits.max_rows_to_read, 500_000_000);
+        let table = &clickhouse.tables[0];
+        assert_eq!(seconds(table.timing), [300, 20, 900]);
+        assert_eq!(table.windows, [600, 3_600].map(Span::seconds));
+        assert!(!table.force);
+        let [summary, of_keys] = &clickhouse.summaries[..] else {
+            panic!("two summaries: {clickhouse:?}");
+        };
+        assert_eq!(seconds(summary.timing), [300, 20, 900]);
+        assert_eq!(seconds(of_keys.timing), [3_600, 20, 10_800]);
+        assert_eq!(summary.periods.len(), 4);
+        assert_eq!(summary.min_coverage, 1.0);
+        assert!(summary.timezone.is_none() && summary.exact_keys.is_none());
+        assert!(of_keys.exact_keys.is_some());
+    }
+
+    #[test]
+    fn a_check_follows_the_top_of_the_file_unless_it_says_otherwise() {
+        let top = "interval: 30s\ntimeout: 5s\nstale_after: 2h\n";
+        let config = load(&format!("{top}{LEAST}"));
+        assert_eq!(seconds(config.kafka[0].timing), [30, 5, 7_200]);
+        let clickhouse = &config.clickhouse[0];
+        assert_eq!(seconds(clickhouse.tables[0].timing), [300, 5, 7_200]);
+        let own = "time: ts, interval: 1m, timeout: 7s, stale_after: 90s";
+        let config = load(&format!("{top}{LEAST}").replace("time: ts", own));
+        let table = &config.clickhouse[0].tables[0];
+        assert_eq!(seconds(table.timing), [60, 7, 90]);
+    }
+
+    #[test]
+    fn a_long_interval_lengthens_what_is_made_of_intervals() {
+        let config = load(&format!("interval: 20m\n{LEAST}"));
+        assert_eq!(config.kafka[0].groups.window, Span::seconds(2_400));
+        let half_hour = LEAST.replace("time: ts", "time: ts, interval: 30m");
+        let table = &load(&half_hour).clickhouse[0].tables[0];
+        assert_eq!(table.windows, [Span::seconds(3_600)]);
+    }
+
+    #[test]
+    fn r22_an_odd_password_comes_unchanged_into_the_properties_of_kafka() {
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(secret.path(), format!("{ODD_PASSWORD}\r\n")).unwrap();
+        for property in [
+            format!("sasl.password: '{ODD_PASSWORD}'"),
+            format!("sasl.password_file: {}", secret.path().display()),
+        ] {
+            let config = load(&format!(
+                "kafka:\n  - name: main\n    bootstrap_servers: b:9092\n    properties:\n      \
+                 {property}\n"
+            ));
+            let password = config.kafka[0].properties["sasl.password"].expose_secret();
+            assert_eq!(password, ODD_PASSWORD, "{property}");
+        }
+    }
+
+    #[test]
+    fn r21_a_configuration_is_debugged_without_its_secrets() {
+        let config = load(
+            "kafka:\n  - {name: k, bootstrap_servers: b, properties: {sasl.password: S3cr3t}}\n\
+             clickhouse:\n  - {name: a, url: 'http://u:S3cr3t@h'}\n  \
+             - {name: b, url: http://h, password: S3cr3t}\n",
+        );
+        assert!(!format!("{config:?}").contains("S3cr3t"));
     }
 }

@@ -37,6 +37,14 @@ fn expand(raw: &str, lookup: impl Fn(&str) -> Option<String>) -> Result<String, 
                 .find('}')
                 .ok_or("`${` without `}`: write ${NAME}, or $$ for a dollar")?;
             let name = &after[..end];
+            if !is_variable(name) {
+                // Unnamed: it may be a piece of a password.
+                return Err(
+                    "what stands between ${ and } is no name of an environment variable: \
+                            write ${NAME}, or $$ for a dollar"
+                        .into(),
+                );
+            }
             let value = lookup(name).ok_or_else(|| {
                 format!(
                     "environment variable `{name}` is not set: set it, or write $$ for a dollar"
@@ -52,6 +60,27 @@ fn expand(raw: &str, lookup: impl Fn(&str) -> Option<String>) -> Result<String, 
     Ok(out)
 }
 
+fn is_variable(name: &str) -> bool {
+    let mut chars = name.chars();
+    chars
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// A [`Text`] that is not empty, such as the name of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Name(pub String);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Text::deserialize(deserializer)?.0 {
+            text if text.is_empty() => Err(de::Error::custom("this is empty: fill it in")),
+            text => Ok(Name(text)),
+        }
+    }
+}
+
 /// A [`Text`] that is never printed.
 #[derive(Debug, Clone)]
 pub struct Secret(pub SecretString);
@@ -61,6 +90,9 @@ impl<'de> Deserialize<'de> for Secret {
         Text::deserialize(deserializer).map(|text| Secret(text.0.into()))
     }
 }
+
+/// Longer than any sensible span, and short enough to reckon with.
+const LONGEST_SPAN: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 /// A span of time, above zero and in whole seconds: `10m`, `1h`, `1d`.
 /// Written out, it is normalised to the largest units that fit, as label values need it.
@@ -96,6 +128,9 @@ impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         match humantime::parse_duration(&text) {
+            Ok(span) if span > LONGEST_SPAN => Err(de::Error::custom(format!(
+                "`{text}` is longer than a century: write a shorter span of time"
+            ))),
             Ok(span) if span.as_secs() > 0 && span.subsec_nanos() == 0 => Ok(Span(span)),
             _ => Err(de::Error::custom(format!(
                 "`{text}` is no span of time in whole seconds: write it like 30s, 10m, 1h or 1d"
@@ -163,7 +198,10 @@ pub fn pattern(text: &str) -> Result<Pattern, String> {
         let picture = error.to_string();
         let reason = picture.lines().last().unwrap_or_default().trim_start();
         let reason = reason.strip_prefix("error: ").unwrap_or(reason);
-        format!("`{text}` is no regular expression: {reason}")
+        format!(
+            "`{text}` is no regular expression ({reason}): mend it, or write \\ before a sign that \
+             stands for itself"
+        )
     })
 }
 
@@ -195,7 +233,8 @@ pub enum Key {
     SortingKey,
 }
 
-const KEY_MEND: &str = "write a list of columns, [device_id, event_id], or the word sorting_key";
+const KEY_MEND: &str =
+    "write a list of columns, like [device_id, event_id], or the word sorting_key";
 
 impl<'de> Deserialize<'de> for Key {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -217,9 +256,14 @@ impl<'de> Deserialize<'de> for Key {
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Key, A::Error> {
                 let mut columns: Vec<String> = Vec::new();
                 while let Some(column) = items.next_element::<String>()? {
-                    if column.is_empty() || columns.contains(&column) {
+                    if column.is_empty() {
                         return Err(de::Error::custom(format!(
-                            "column `{column}` of the key is empty or named twice: {KEY_MEND}"
+                            "a column of the key is empty: {KEY_MEND}"
+                        )));
+                    }
+                    if columns.contains(&column) {
+                        return Err(de::Error::custom(format!(
+                            "column `{column}` stands twice in the key: keep one"
                         )));
                     }
                     columns.push(column);

@@ -8,8 +8,13 @@
 //! What needs real group members is skipped where the broker is the fallback that has none; each
 //! skip is printed, and `DUP_REQUIRE_KAFKA=1` makes it a failure.
 
+mod cli;
+mod config;
+mod contract;
 mod groups;
 mod kafka;
+mod program;
 mod support;
 mod table;
 mod tls;
+mod web;

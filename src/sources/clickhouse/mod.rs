@@ -15,7 +15,6 @@ use std::time::Duration;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::TokioExecutor;
-use rustls::pki_types::ServerName;
 use secrecy::ExposeSecret;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout};
@@ -280,9 +279,7 @@ fn http_client(source: &ClickHouseSource) -> Result<clickhouse::Client, Error> {
         .with_tls_config(config)
         .https_or_http();
     if let Some(name) = &source.tls.server_name {
-        let name = ServerName::try_from(name.clone())
-            .map_err(|_| Error::new(Reason::Tls, format!("`{name}` is no server name")))?;
-        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone()));
     }
     let connector = builder.enable_http1().build();
     // Servers close idle connections after 3 s; one that is about to close must not be reused.
