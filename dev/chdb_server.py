@@ -77,11 +77,17 @@ def quoted(text):
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+def first_word(text):
+    found = FIRST_WORD.match(text)
+    return found.group(1).lower() if found else ""
+
+
 class Engine:
     """One connection, used by one query at a time."""
 
     def __init__(self, path, config):
         self.lock = threading.Lock()
+        self.own, self.present = {}, {}  # values of the settings that some query changed
         self.scratch = os.path.join(path, "inserts")
         os.makedirs(self.scratch, exist_ok=True)
         if hasattr(chdb, "connect"):
@@ -110,29 +116,39 @@ class Engine:
         return bytes(answer.bytes() or b"") if answer is not None else b""
 
     def run(self, query, database, settings, output):
-        """Runs one query with settings that end with it; answers its bytes."""
+        """Runs one query with settings that hold for it alone; answers its bytes."""
+        changes_settings = first_word(query.decode("utf-8", "replace")) == "set"
         with self.lock:
-            before = self.current(settings)
-            # What stands already is left alone: chdb 1.x forgets the quotes of `SET x='word'`, and fails later.
-            settings = {name: value for name, value in settings.items() if before.get(name) != value}
-            before = {name: value for name, value in before.items() if name in settings}
+            self.apply({} if changes_settings else settings)
+            if database:
+                self.execute(f"USE `{database}`")
             try:
-                for name, value in settings.items():
-                    self.execute(f"SET {name}={quoted(value)}")
-                if database:
-                    self.execute(f"USE `{database}`")
                 return self.insert_or_execute(query, output)
             finally:
                 if database:
                     self.execute("USE `default`")
-                for name, value in before.items():
-                    self.execute(f"SET {name}={quoted(value)}")
+                if changes_settings:
+                    self.own, self.present = {}, {}
 
-    def current(self, settings):
-        """The present values of these settings, to be put back: `SET x=DEFAULT` does nothing in chdb 1.x."""
-        names = [name for name in settings if not name.startswith("param_")]
+    def apply(self, settings):
+        """Brings the connection to these settings, and to its own values of all others.
+
+        What one query needed is put back by the next one that needs something else: to chdb 1.x, each SET costs
+        as much as a query.
+        """
+        self.look_up([name for name in settings if name not in self.own])
+        for name, value in {**self.own, **settings}.items():
+            # What stands already is left alone: chdb 1.x forgets the quotes of `SET x='word'`, and fails later.
+            if self.present.get(name) != value:
+                self.execute(f"SET {name}={quoted(value)}")
+                if name in self.present:
+                    self.present[name] = value
+
+    def look_up(self, names):
+        """Notes the connection's own values of these: `SET x=DEFAULT` does nothing in chdb 1.x."""
+        names = [name for name in names if not name.startswith("param_")]
         if not names:
-            return {}
+            return
         listed = ",".join(quoted(name) for name in names)
         rows = self.execute(f"SELECT name, value FROM system.settings WHERE name IN ({listed})", "JSONCompactEachRow")
         found = dict(json.loads(line) for line in rows.splitlines())
@@ -140,7 +156,8 @@ class Engine:
             if name not in found:
                 raise QueryError(f"Code: 115. DB::Exception: Setting {name} is neither a builtin setting nor started"
                                  " with the prefix 'SQL_' registered for user-defined settings. (UNKNOWN_SETTING)")
-        return found
+        self.own.update(found)
+        self.present.update(found)
 
     def insert_or_execute(self, query, output):
         found = INSERT_WITH_DATA.match(query)
@@ -240,8 +257,7 @@ class Handler(BaseHTTPRequestHandler):
     def check_read_only(self, text, settings):
         """`readonly` is judged here: the engine could never take it back on its one connection."""
         read_only = settings.pop("readonly", "0") != "0" or self.command == "GET"
-        word = FIRST_WORD.match(text)
-        if read_only and not (word and word.group(1).lower() in READ_ONLY_WORDS):
+        if read_only and first_word(text) not in READ_ONLY_WORDS:
             raise QueryError("Code: 164. DB::Exception: default: Cannot execute query in readonly mode. (READONLY)")
 
     def answer_error(self, error):

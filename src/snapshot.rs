@@ -77,19 +77,19 @@ impl Snapshot {
 
     /// Takes in what the poll of check number `check` brought at `now`. A poll that failed as a
     /// whole is not stored at all: its items then age.
-    pub fn store(&self, check: usize, report: Report, now: Instant) {
+    pub fn store(&self, check: usize, report: &Report, now: Instant) {
         let mut slot = self.slot(check);
         let mut before = std::mem::take(&mut slot.items);
-        for (name, outcome) in report.items {
+        for (name, outcome) in &report.items {
             let item = match outcome {
                 Ok(samples) => Some(Item {
                     read_at: now,
-                    samples,
+                    samples: samples.clone(),
                 }),
-                Err(_) => before.remove(&name),
+                Err(_) => before.remove(name),
             };
             if let Some(item) = item {
-                slot.items.insert(name, item);
+                slot.items.insert(name.clone(), item);
             }
         }
     }
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_figure_stays_until_stale_after_and_not_longer() {
         let (snapshot, start) = (store(), Instant::now());
-        snapshot.store(0, report([good("t", 1.4)]), start);
+        snapshot.store(0, &report([good("t", 1.4)]), start);
         assert_eq!(values(&snapshot, start + STALE_AFTER), [("t".into(), 1.4)]);
         assert_eq!(
             values(&snapshot, start + STALE_AFTER + Duration::from_millis(1)),
@@ -173,8 +173,8 @@ mod tests {
     fn an_item_that_could_not_be_read_keeps_its_own_age() {
         let (snapshot, start) = (store(), Instant::now());
         let later = start + Duration::from_secs(100);
-        snapshot.store(0, report([good("a", 1.0), good("b", 2.0)]), start);
-        snapshot.store(0, report([unreadable("a"), good("b", 3.0)]), later);
+        snapshot.store(0, &report([good("a", 1.0), good("b", 2.0)]), start);
+        snapshot.store(0, &report([unreadable("a"), good("b", 3.0)]), later);
         assert_eq!(
             values(&snapshot, later),
             [("a".into(), 1.0), ("b".into(), 3.0)]
@@ -186,15 +186,15 @@ mod tests {
     #[test]
     fn an_item_that_was_never_read_has_no_figure() {
         let (snapshot, start) = (store(), Instant::now());
-        snapshot.store(0, report([unreadable("a")]), start);
+        snapshot.store(0, &report([unreadable("a")]), start);
         assert_eq!(values(&snapshot, start), []);
     }
 
     #[test]
     fn an_item_that_is_gone_goes_at_once() {
         let (snapshot, start) = (store(), Instant::now());
-        snapshot.store(0, report([good("a", 1.0), good("b", 2.0)]), start);
-        snapshot.store(0, report([good("b", 2.0)]), start);
+        snapshot.store(0, &report([good("a", 1.0), good("b", 2.0)]), start);
+        snapshot.store(0, &report([good("b", 2.0)]), start);
         assert_eq!(values(&snapshot, start), [("b".into(), 2.0)]);
     }
 
@@ -209,7 +209,7 @@ mod tests {
             ];
             (name.to_owned(), Ok(samples))
         };
-        snapshot.store(0, report([pair("a"), pair("b"), good("c", 1.0)]), start);
+        snapshot.store(0, &report([pair("a"), pair("b"), good("c", 1.0)]), start);
         let (samples, dropped) = snapshot.read(start);
         let shown: Vec<_> = samples.iter().map(|s| &*s.labels[0]).collect();
         assert_eq!((shown, dropped), (vec!["a", "a2", "c"], 2));
