@@ -1,0 +1,155 @@
+"""What `bench` and `soak` stand on: a real ClickHouse and a real Kafka with known contents, and a release build of
+the exporter that watches them far more often than usual."""
+
+import json
+import subprocess
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GROUPS = 20
+ROWS = 100_000
+PARTS = ["clickhouse", "kafka", "clients"]
+
+CONFIG = """\
+kafka:
+  - {{ name: main, bootstrap_servers: "{bootstrap}", interval: 1s, timeout: 5s, stale_after: 8s }}
+clickhouse:
+  - name: logs
+    url: {url}
+    user: {user}
+    password: {password}
+    tables:
+      - {{ database: rig, table: playlog, key: [device_id, event_id], time: inserted_at, windows: [30d], interval: 1s,
+          timeout: 5s, stale_after: 8s }}
+    summaries:
+      - database: rig
+        table: playlog_summary
+        count: total
+        day: day
+        raw: {{ database: rig, table: playlog, key: [device_id, event_id], day: toDate(ts) }}
+        keys: exact
+        min_coverage: 0
+        interval: 1s
+        timeout: 5s
+        stale_after: 8s
+"""
+
+# Every row lies there twice, and no merge heals it: the partitions differ.
+TABLES = [
+    "CREATE DATABASE rig",
+    "CREATE TABLE rig.playlog (device_id UInt32, event_id UInt64, ts DateTime, copy UInt8, "
+    "inserted_at DateTime DEFAULT now()) ENGINE = ReplacingMergeTree PARTITION BY copy ORDER BY (device_id, event_id)",
+    "CREATE TABLE rig.playlog_summary (device_id UInt32, day Date, total UInt64) "
+    "ENGINE = SummingMergeTree ORDER BY (device_id, day)",
+    f"INSERT INTO rig.playlog (device_id, event_id, ts, copy) SELECT number % 100, number, now(), 0 FROM numbers({ROWS})",
+    f"INSERT INTO rig.playlog (device_id, event_id, ts, copy) SELECT number % 100, number, now(), 1 FROM numbers({ROWS})",
+    "INSERT INTO rig.playlog_summary SELECT device_id, toDate(ts) AS day, count() FROM rig.playlog "
+    "GROUP BY device_id, day",
+]
+
+COMMITS = """\
+import sys
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+servers = {"bootstrap.servers": sys.argv[1]}
+for outcome in AdminClient(servers).create_topics([NewTopic("rig", 6, 1)]).values():
+    outcome.result(30)
+for group in range(int(sys.argv[2])):
+    consumer = Consumer(servers | {"group.id": f"rig-{group}"})
+    consumer.commit(offsets=[TopicPartition("rig", p, 1) for p in range(6)], asynchronous=False)
+    consumer.close()
+"""
+
+
+class Rig:
+    """Use it in a `with`: at its end, all that it started is ended."""
+
+    def __enter__(self):
+        subprocess.run(["cargo", "build", "--release", "--locked"], cwd=ROOT, check=True)
+        self.folder = tempfile.TemporaryDirectory()
+        self.exporter = None
+        try:
+            parts = self.up(*PARTS)
+            fill(parts)
+            self.start_exporter(parts)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        if self.exporter:
+            self.exporter.terminate()
+            self.exporter.wait(timeout=10)
+        self.dev("down")
+        self.folder.cleanup()
+
+    def up(self, *names):
+        return json.loads(self.dev("up", *names))
+
+    def kill(self, *names):
+        self.dev("down", "--kill", *names)
+
+    def dev(self, script, *arguments):
+        command = [ROOT / "dev" / script, "--data", self.folder.name, *arguments]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+
+    def start_exporter(self, parts):
+        config = Path(self.folder.name) / "dup_exporter.yml"
+        config.write_text(CONFIG.format(bootstrap=parts["kafka"]["bootstrap"], **parts["clickhouse"]))
+        log = Path(self.folder.name) / "exporter.log"
+        program = ROOT / "target/release/dup_exporter"
+        command = [program, "--config.file", config, "--web.listen-address", "127.0.0.1:0"]
+        self.exporter = subprocess.Popen(command, stderr=log.open("w"))
+        self.url = wait_for("the exporter listens", lambda: address(log.read_text()), 30)
+
+    def scrape(self):
+        """The metrics page, and how many seconds it took."""
+        began = time.perf_counter()
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+            return answer.read().decode(), time.perf_counter() - began
+
+    def memory(self):
+        """Resident memory of the exporter and of its Kafka worker, in MB."""
+        pid = self.exporter.pid
+        return resident(pid), sum(resident(child) for child in children(pid))
+
+
+def fill(parts):
+    house = parts["clickhouse"]
+    headers = {"X-ClickHouse-User": house["user"], "X-ClickHouse-Key": house["password"]}
+    for statement in TABLES:
+        urllib.request.urlopen(urllib.request.Request(house["url"], statement.encode(), headers)).close()
+    command = [parts["clients"]["python"], "-c", COMMITS, parts["kafka"]["bootstrap"], str(GROUPS)]
+    subprocess.run(command, check=True)
+
+
+def address(log):
+    """Where the exporter says that it listens, or None."""
+    for word in log.split():
+        if word.startswith("address="):
+            return "http://" + word.removeprefix("address=")
+    return None
+
+
+def wait_for(what, probe, limit):
+    """What the probe gives, once it gives something; SystemExit after `limit` seconds."""
+    deadline = time.monotonic() + limit
+    while not (found := probe()):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"did not come true within {limit} s: {what}")
+        time.sleep(0.1)
+    return found
+
+
+def resident(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def children(pid):
+    lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for child in " ".join(lists).split()]
