@@ -44,6 +44,9 @@ pub(super) fn explain(error: &Error) -> String {
 const NOT_YAML: &str = "this is not YAML: look here and on the line above for wrong indentation, \
                         or a missing quote, bracket or comma";
 
+const ODD_YAML: &str =
+    "this is more YAML than a configuration needs: write plain keys, lists and values";
+
 fn explain_rare(error: &Error) -> &'static str {
     match error {
         Error::NullIntoString { .. } => {
@@ -57,7 +60,10 @@ fn explain_rare(error: &Error) -> &'static str {
         Error::MergeValueNotMapOrSeqOfMaps { .. } => {
             "only keys can be merged by <<: write the keys themselves"
         }
-        _ => "this is more YAML than a configuration needs: write plain keys, lists and values",
+        Error::ExternallyTaggedEnumExpectedScalarOrMapping { .. }
+        | Error::ExpectedStringKeyForExternallyTaggedEnum { .. }
+        | Error::UnexpectedValueForUnitEnumVariant { .. } => explain_kind("string scalar"),
+        _ => ODD_YAML,
     }
 }
 
@@ -73,7 +79,7 @@ fn explain_kind(expected: &str) -> &'static str {
         "floating point" => "a number is expected here: write it like 0.95",
         "u32" => "a whole number is expected here: write one from 0 to 4294967295",
         "u64" | "usize" => "a whole number is expected here: write one from 0 up",
-        _ => "this is a value of another kind: look the key up in docs/configuration.md",
+        _ => ODD_YAML,
     }
 }
 

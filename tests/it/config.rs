@@ -112,6 +112,24 @@ fn the_example_is_accepted() {
     assert_eq!(status, Some(0), "{stderr}");
 }
 
+#[test]
+fn the_configuration_in_the_readme_is_accepted() {
+    let readme = read(&root().join("README.md"));
+    let blocks = readme.split("```yaml\n").skip(1);
+    let yaml = blocks
+        .filter_map(|block| block.split("```").next())
+        .find(|block| block.starts_with("kafka:"))
+        .expect("a configuration");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (config, secret) = (folder.path().join("c.yml"), folder.path().join("secret"));
+    std::fs::write(&secret, "secret\n").expect("a writable folder");
+    let yaml = yaml.replace("/run/secrets/clickhouse", &secret.display().to_string());
+    std::fs::write(&config, yaml).expect("a writable folder");
+    if let Err(error) = Config::load(&config) {
+        panic!("{error}");
+    }
+}
+
 /// The refusal of an unknown key lists the keys that are known at its place.
 #[test]
 fn every_key_stands_in_the_example_and_in_the_docs() {
