@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use secrecy::ExposeSecret;
 
-    const ODD_PASSWORD: &str = "p#a@s%s$x,y}";
+    const ODD_PASSWORD: &str = "p#a@s%s$x,y}%41";
 
     const LEAST: &str = "\
 kafka:

@@ -8,6 +8,13 @@
 //! What needs real group members is skipped where the broker is the fallback that has none; each
 //! skip is printed, and `DUP_REQUIRE_KAFKA=1` makes it a failure.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "clippy.toml allows them in tests, but not in what tests stand on"
+)]
+
 mod cli;
 mod config;
 mod contract;

@@ -212,7 +212,9 @@ impl<C: Cluster> Asking<'_, C> {
 
     /// Jobs that have rested go to whoever coordinates their group now.
     fn wake(&mut self, now: Instant) {
-        while let Some((_, job)) = self.resting.pop_front_if(|(due, _)| *due <= now) {
+        while self.resting.front().is_some_and(|(due, _)| *due <= now)
+            && let Some((_, job)) = self.resting.pop_front()
+        {
             self.lanes.entry(None).or_default().waiting.push_back(job);
         }
     }
