@@ -201,7 +201,7 @@ impl ClickHouse {
         for (name, value) in settings {
             query = query.with_setting(*name, value);
         }
-        debug!(target: "dup_exporter::sql", query_id = in_flight.query_id, sql);
+        debug!(target: "dup_exporter::sql", query_id = in_flight.query_id, sql, "query");
         let answer = async {
             let mut cursor = query.fetch_bytes("JSONEachRow")?;
             let mut body = Vec::new();
