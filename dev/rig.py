@@ -55,7 +55,8 @@ import sys
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 servers = {"bootstrap.servers": sys.argv[1]}
-for outcome in AdminClient(servers).create_topics([NewTopic("rig", 6, 1)]).values():
+admin = AdminClient(servers)
+for outcome in admin.create_topics([NewTopic("rig", 6, 1)]).values():
     outcome.result(30)
 for group in range(int(sys.argv[2])):
     consumer = Consumer(servers | {"group.id": f"rig-{group}"})

@@ -13,7 +13,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from instance import Failure
@@ -37,33 +37,35 @@ def serve(handlers: dict[str, Handler]) -> None:
 class Actor:
     """A running program. Its errors go to a log file, whose end is shown when it fails."""
 
-    def __init__(self, name: str, python: str, module: str, arguments: dict[str, object], log: Path,
+    def __init__(self, name: str, python: str, module: str, arguments: dict[str, str], log: Path,
                  environment: dict[str, str] | None = None) -> None:
         self.name = name
         self.log = log
         command = [python, "-m", module]
         for option, value in arguments.items():
-            command += [f"--{option}", str(value)]
+            command += [f"--{option}", value]
         with open(log, "ab") as file:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True, start_new_session=True,
                 env={**os.environ, **(environment or {}), "PYTHONPATH": str(DEV), "PYTHONDONTWRITEBYTECODE": "1"},
             )
+        assert self.process.stdin and self.process.stdout
+        self.orders = self.process.stdin
         self.answers: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._listen, args=(self.process.stdout,), daemon=True).start()
         self._asked = "start"
 
-    def _listen(self) -> None:
-        for line in self.process.stdout:
+    def _listen(self, output: Iterable[str]) -> None:
+        for line in output:
             self.answers.put(line)
-        self.answers.put(None)
+        self.answers.put(None)  # it has ended
 
     def tell(self, order: str, **details: object) -> None:
         """Gives an order; `answer` waits until it is done."""
         self._asked = order
         try:
-            self.process.stdin.write(json.dumps({"do": order, **details}) + "\n")
-            self.process.stdin.flush()
+            self.orders.write(json.dumps({"do": order, **details}) + "\n")
+            self.orders.flush()
         except OSError:
             raise self._failure("has ended") from None
 
@@ -89,7 +91,7 @@ class Actor:
     def dismiss(self) -> None:
         """Ends the input of the program, which then ends by itself."""
         with contextlib.suppress(OSError):  # it had ended
-            self.process.stdin.close()
+            self.orders.close()
 
     def end(self) -> None:
         """Ends the program: kindly, then less so."""

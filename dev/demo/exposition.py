@@ -38,8 +38,9 @@ class Page:
         labels = dict(zip(("source", "check"), check))
         ended = self.value("dup_check_last_success_timestamp_seconds", labels)
         took = self.value("dup_check_duration_seconds", labels)
-        good = self.value("dup_check_up", labels) == 1 and ended is not None and took is not None
-        return ended - took if good else 0
+        if self.value("dup_check_up", labels) != 1 or ended is None or took is None:
+            return 0
+        return ended - took
 
     def failures(self, check: Check) -> str:
         """The reasons for which polls of a check failed, for people."""

@@ -117,8 +117,8 @@ def conclude(stage: Play, played: list[Act], skipped: list[Act]) -> bool:
         figure = verdict.figure
         say(f"DIFFERS: {figure.act}, {figure.layer}: {figure.title} is {verdict.shown}, must be {figure.must_be}")
     names = f" ({', '.join(act.name for act in skipped)})" if skipped else ""
-    say(f"{len(stage.verdicts) - len(wrong)} of {len(stage.verdicts)} figures agree, in {len(played)} acts; "
-        f"{len(skipped)} acts skipped{names}; {elapsed():.0f} s in all")
+    say(f"{len(stage.verdicts) - len(wrong)} of {len(stage.verdicts)} figures agree; "
+        f"acts played: {len(played)}, skipped: {len(skipped)}{names}; {elapsed():.0f} s in all")
     return not wrong
 
 

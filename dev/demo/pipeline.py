@@ -70,7 +70,7 @@ class Pipeline:
             "clickhouse": engines.warehouse.url, "user": engines.warehouse.user, "database": act.database,
         })
 
-    def start(self, role: str, module: str, arguments: dict[str, object]) -> Actor:
+    def start(self, role: str, module: str, arguments: dict[str, str]) -> Actor:
         name = f"{self.act.name}-{role}"
         secret = {"CLICKHOUSE_PASSWORD": self.engines.warehouse.password}
         actor = Actor(name, self.engines.python, module, arguments, self.engines.logs / f"{name}.log", secret)

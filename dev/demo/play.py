@@ -82,7 +82,7 @@ class Play:
 def live(page: Page, engines: Engines, pipeline: Pipeline) -> tuple[str, str]:
     """Factor and lag as the exporter sees them now."""
     wanted = {figure.metric: figure for figure in figures(engines, pipeline.act, pipeline.sent)}
-    return tuple(wanted[metric].judge(page).shown for metric in ("dup_factor", "dup_consumer_group_lag"))
+    return wanted["dup_factor"].judge(page).shown, wanted["dup_consumer_group_lag"].judge(page).shown
 
 
 def summary_table(verdicts: list[Verdict], acts: list[Act]) -> None:

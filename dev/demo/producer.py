@@ -32,8 +32,11 @@ class PlayLog:
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = topic
-        # No retries: an answer that was lost would bring a message twice, and the demo counts them.
-        self.kafka = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "message.send.max.retries": 0})
+        self.kafka = Producer({
+            "bootstrap.servers": bootstrap,
+            "message.send.max.retries": 0,  # a message whose acknowledgement was lost must not come twice
+            "batch.num.messages": 1,  # Tansu tells the end of the log wrongly behind a batch of several
+        })
         self.made = 0
         self.last: list[Event] = []
         self.errors: list[object] = []
