@@ -3,8 +3,9 @@
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
+use crate::kafka::Cluster;
 use crate::program::Hanging;
-use crate::support::{Exporter, Page, Server, part, unique, wait_for};
+use crate::support::{Database, Exporter, Page, Server, part, wait_for};
 
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -186,29 +187,11 @@ fn self_metrics_are_there_from_the_first_second_and_nothing_is_made_up() {
 
 // ---- A whole page ----
 
-/// Ten messages, of which a consumer that is no member of its group committed seven.
-const COMMIT_WITHOUT_MEMBERS: &str = r#"
-import sys
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-bootstrap, name = sys.argv[1:]
-admin = AdminClient({"bootstrap.servers": bootstrap})
-admin.create_topics([NewTopic(name, num_partitions=1)])[name].result(30)
-producer = Producer({"bootstrap.servers": bootstrap})
-for number in range(10):
-    producer.produce(name, str(number), partition=0)
-assert producer.flush(30) == 0
-consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": name, "enable.auto.commit": False})
-consumer.assign([TopicPartition(name, 0, 0)])
-consumer.commit(offsets=[TopicPartition(name, 0, 7)], asynchronous=False)
-consumer.close()
-"#;
-
 /// An exporter over one table of 1000 keys, each written twice, its summary that counted rows, and
 /// one group; with the names that are its own.
 struct Scene {
     exporter: Exporter,
-    _database: crate::support::Database,
+    _database: Database,
     names: [(String, &'static str); 2],
 }
 
@@ -228,25 +211,25 @@ impl Scene {
             database.run("INSERT INTO DB.playlog SELECT number % 10, number, now(), now() FROM numbers(1000)");
         }
         database.run("INSERT INTO DB.playlog_summary SELECT toDate(ts), count() FROM DB.playlog GROUP BY toDate(ts)");
-        let topic = unique("playlog");
-        let bootstrap = part("kafka")["bootstrap"].as_str().expect("a text");
-        let python = part("clients")["python"].as_str().expect("a text");
-        let script = ["-c", COMMIT_WITHOUT_MEMBERS, bootstrap, &topic];
-        let (ok, words) = pipe(Command::new(python).args(script), b"");
-        assert!(ok, "{words}");
+        let cluster = Cluster::shared();
+        let topic = cluster.topic("playlog", 1, 10);
+        cluster.commit(&cluster.name("audit-import"), &topic, &[(0, 7)]);
         let exporter = Exporter::start(&format!(
-            "kafka:\n  - name: main\n    bootstrap_servers: '{bootstrap}'\n    interval: 1s\n    \
-             groups: {{include: ['^{topic}$']}}\n    expected_members: {{'^{topic}$': 1}}\n\
-             clickhouse:\n{source}    tables:\n      - database: {db}\n        table: playlog\n        \
-             key: [device_id, event_id]\n        time: inserted_at\n        interval: 1s\n    \
-             summaries:\n      - database: {db}\n        table: playlog_summary\n        \
-             count: total\n        day: day\n        raw: {{database: {db}, table: playlog, \
-             key: [device_id, event_id], day: toDate(ts)}}\n        periods: [this_month]\n        \
-             keys: exact\n        min_coverage: 0\n        interval: 1s\n",
-            source = database.server.source("logs"),
+            "{kafka}clickhouse:\n{logs}    tables:\n      - database: {db}\n        \
+             table: playlog\n        key: [device_id, event_id]\n        time: inserted_at\n        \
+             interval: 1s\n    summaries:\n      - database: {db}\n        \
+             table: playlog_summary\n        count: total\n        day: day\n        \
+             raw: {{database: {db}, table: playlog, key: [device_id, event_id], day: toDate(ts)}}\n        \
+             periods: [this_month]\n        keys: exact\n        min_coverage: 0\n        \
+             interval: 1s\n",
+            kafka = cluster.source(", expected_members: {audit-import: 1}"),
+            logs = database.server.source("logs"),
             db = database.name,
         ));
-        let names = [(database.name.clone(), "audit"), (topic, "playlog")];
+        let names = [
+            (database.name.clone(), "audit"),
+            (format!("{}.", cluster.prefix), ""),
+        ];
         Scene {
             exporter,
             _database: database,
