@@ -105,18 +105,22 @@ impl Health {
         self.checks.iter().all(|check| check.state().polls > 0)
     }
 
-    /// The self metrics; `dropped` is how many series of the checks did not fit.
-    pub fn samples(&self, dropped: usize) -> Vec<Sample> {
+    /// The self metrics, but for [`series_dropped`].
+    pub fn samples(&self) -> Vec<Sample> {
         let mut samples = vec![
             BUILD_INFO.sample(&[env!("CARGO_PKG_VERSION")], 1.0),
             RELOAD_OK.sample(&[], 1.0),
             RELOAD_TIME.sample(&[], unix_seconds(self.config_read_at)),
-            SERIES_DROPPED.sample(&[], dropped as f64),
         ];
         self.sources.iter().for_each(|s| s.append(&mut samples));
         self.checks.iter().for_each(|c| c.append(&mut samples));
         samples
     }
+}
+
+/// How many series of the checks did not fit on the page.
+pub fn series_dropped(dropped: usize) -> Sample {
+    SERIES_DROPPED.sample(&[], dropped as f64)
 }
 
 /// How one source fares. Unknown until it was first asked.

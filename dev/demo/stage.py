@@ -99,7 +99,7 @@ class Stage:
         parts = json.loads(run(DEV / "up", "--data", self.folder, "clickhouse", "kafka", "clients", answer=True))
         clickhouse, kafka = parts["clickhouse"], parts["kafka"]
         say(f"ClickHouse {clickhouse['version']} at {clickhouse['url']}, "
-            f"{kafka['kind']} {kafka.get('version', '')} at {kafka['bootstrap']}")
+            f"{kafka['kind']} {kafka.get('version', '(yours)')} at {kafka['bootstrap']}")
         if kafka["kind"] != "kafka" and os.environ.get("DUP_REQUIRE_KAFKA") == "1":
             raise Failure(f"DUP_REQUIRE_KAFKA is set, and the broker is {kafka['kind']}")
         ours = "pid" in kafka

@@ -4,6 +4,7 @@
 mod landing;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
 use axum::extract::State;
@@ -16,7 +17,7 @@ use tower_http::compression::CompressionLayer;
 use tracing::{error, warn};
 
 use crate::sample::gather;
-use crate::self_metrics::Health;
+use crate::self_metrics::{Health, series_dropped};
 use crate::snapshot::Snapshot;
 
 /// Prometheus 3 fails a scrape whose Content-Type is not exactly one that it knows.
@@ -30,7 +31,7 @@ pub struct Pages {
     pub process: Registry,
     pub telemetry_path: String,
     /// Series that did not fit at the last scrape.
-    pub dropped: std::sync::atomic::AtomicUsize,
+    pub dropped: AtomicUsize,
 }
 
 /// The routes of the exporter.
@@ -69,14 +70,16 @@ async fn landing_page(State(pages): State<Arc<Pages>>) -> Html<String> {
 impl Pages {
     /// The whole metrics page, in text format 0.0.4.
     fn exposition(&self) -> Result<String, prometheus::Error> {
-        let (mut samples, dropped) = self.snapshot.read(Instant::now());
-        let before = self
-            .dropped
-            .swap(dropped, std::sync::atomic::Ordering::Relaxed);
+        // The health first: a poll that ends in between may show newer figures than its time, never
+        // a newer time than its figures.
+        let mut samples = self.health.samples();
+        let (figures, dropped) = self.snapshot.read(Instant::now());
+        let before = self.dropped.swap(dropped, Ordering::Relaxed);
         if dropped > 0 && before == 0 {
             warn!(dropped, "max_series is reached: raise it, or watch less");
         }
-        samples.extend(self.health.samples(dropped));
+        samples.push(series_dropped(dropped));
+        samples.extend(figures);
         let mut families = gather(&samples);
         families.extend(self.process.gather());
         TextEncoder::new().encode_to_string(&families)
