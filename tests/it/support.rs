@@ -34,6 +34,9 @@ pub fn unique(prefix: &str) -> String {
 
 // ---- Servers ----
 
+/// Every version of ClickHouse that is supported, from the oldest to the newest.
+pub const SERVERS: [&str; 3] = ["clickhouse-18", "clickhouse-23", "clickhouse"];
+
 /// The servers of this test run, as `dev/up` printed them.
 fn parts() -> &'static Value {
     static PARTS: OnceLock<Value> = OnceLock::new();
@@ -149,14 +152,29 @@ impl Server {
         text.trim_end().to_owned()
     }
 
+    /// The same server, seen by another user of `dev/up`.
+    pub fn as_user(&self, user: &Value) -> Self {
+        let text = |key: &str| user[key].as_str().expect("a text").to_owned();
+        Server {
+            url: self.url.clone(),
+            user: text("user"),
+            password: text("password"),
+        }
+    }
+
     /// A new database, dropped with the value.
     pub fn database(&self) -> Database {
-        let name = unique("t");
-        self.run(&format!("CREATE DATABASE {name}"));
-        Database {
+        self.database_named(&unique("t"))
+    }
+
+    /// A new database of this name, which must be unique.
+    pub fn database_named(&self, name: &str) -> Database {
+        let database = Database {
             server: self.clone(),
-            name,
-        }
+            name: name.to_owned(),
+        };
+        database.run("CREATE DATABASE DB");
+        database
     }
 
     /// The source of a configuration, up to its checks, which the caller appends with an indent of
@@ -178,7 +196,25 @@ pub struct Database {
 impl Database {
     /// Runs a statement in which `DB` stands for the database.
     pub fn run(&self, sql: &str) -> String {
-        self.server.run(&sql.replace("DB", &self.name))
+        self.server.run(&sql.replace("DB", &self.quoted()))
+    }
+
+    fn quoted(&self) -> String {
+        format!("`{}`", self.name.replace('\\', r"\\").replace('`', r"\`"))
+    }
+
+    /// A source of a configuration that watches these tables: their names, and the keys of their
+    /// checks. Nothing more may be appended to it than further tables.
+    pub fn tables(&self, source: &str, tables: &[(&str, &str)]) -> String {
+        let mut yaml = self.server.source(source) + "    tables:\n";
+        for (table, keys) in tables {
+            yaml += &format!(
+                "      - {{database: {}, table: {}, timeout: 50s, {keys}}}\n",
+                Value::from(&*self.name),
+                Value::from(*table)
+            );
+        }
+        yaml
     }
 }
 
@@ -188,7 +224,7 @@ impl Drop for Database {
         let _ = ureq::post(&self.server.url)
             .header("X-ClickHouse-User", &self.server.user)
             .header("X-ClickHouse-Key", &self.server.password)
-            .send(format!("DROP DATABASE IF EXISTS {}", self.name));
+            .send(format!("DROP DATABASE IF EXISTS {}", self.quoted()));
     }
 }
 
@@ -247,6 +283,22 @@ impl Exporter {
     /// The metrics right now.
     pub fn scrape(&self) -> Page {
         Page::parse(&self.get("/metrics").1)
+    }
+
+    /// The metrics once every check was polled.
+    pub fn polled(&self) -> Page {
+        wait_for("a poll of every check", || {
+            (self.get("/-/ready").0 == 200).then_some(())
+        });
+        self.scrape()
+    }
+
+    /// The metrics once every check was polled and found in order.
+    pub fn good(&self) -> Page {
+        let page = self.polled();
+        let up = page.all("dup_check_up").values().all(|up| *up == 1.0);
+        assert!(up, "every check is up: {}", self.get("/").1);
+        page
     }
 
     /// The metrics once every check has had a poll that began after this call.
