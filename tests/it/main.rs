@@ -21,6 +21,7 @@ mod contract;
 mod groups;
 mod kafka;
 mod program;
+mod summary;
 mod support;
 mod table;
 mod tls;

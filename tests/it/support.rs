@@ -204,7 +204,7 @@ impl Database {
     }
 
     /// A source of a configuration that watches these tables: their names, and the keys of their
-    /// checks. Nothing more may be appended to it than further tables.
+    /// checks. The caller may append keys of the source, with an indent of four.
     pub fn tables(&self, source: &str, tables: &[(&str, &str)]) -> String {
         let mut yaml = self.server.source(source) + "    tables:\n";
         for (table, keys) in tables {
@@ -299,6 +299,44 @@ impl Exporter {
         let up = page.all("dup_check_up").values().all(|up| *up == 1.0);
         assert!(up, "every check is up: {}", self.get("/").1);
         page
+    }
+
+    /// The row of a check on the landing page, as a reader sees it.
+    pub fn row(&self, check: &str) -> String {
+        let mut page = self.get("/").1;
+        for (escaped, sign) in [
+            ("&lt;", "<"),
+            ("&gt;", ">"),
+            ("&#39;", "'"),
+            ("&quot;", "\""),
+            ("&amp;", "&"),
+        ] {
+            page = page.replace(escaped, sign);
+        }
+        let row = page
+            .lines()
+            .find(|line| line.contains(&format!("<td>{check}</td>")));
+        row.unwrap_or_else(|| panic!("{check} is on {page}"))
+            .to_owned()
+    }
+
+    /// The last poll of a check failed for this reason, and in these words.
+    pub fn assert_fails(&self, check: &str, reason: &str, words: &str) {
+        let (page, row) = (self.polled(), self.row(check));
+        let failures = [("check", check), ("reason", reason)];
+        assert_eq!(
+            page.get("dup_check_up", &[("check", check)]),
+            Some(0.0),
+            "{row}"
+        );
+        assert!(
+            page.get("dup_check_failures_total", &failures) >= Some(1.0),
+            "{row}"
+        );
+        assert!(
+            row.contains(&format!("<td>{reason}: ")) && row.contains(words),
+            "{words}: {row}"
+        );
     }
 
     /// The metrics once every check has had a poll that began after this call.

@@ -1,6 +1,6 @@
 //! The check of a table, on every version of ClickHouse that is supported.
 
-use crate::support::{Database, Exporter, OwnParts, Page, SERVERS, Server, part};
+use crate::support::{Database, Exporter, OwnParts, Page, SERVERS, Server, part, unique, wait_for};
 use std::net::TcpListener;
 
 /// An exporter of these tables of the database: their names, and the keys of their checks.
@@ -22,35 +22,20 @@ fn some(figures: [f64; 3]) -> [Option<f64>; 3] {
     figures.map(Some)
 }
 
-/// The check of a table has no figure, but failed for this reason, and the landing page says so in
-/// these words.
-fn assert_fails(exporter: &Exporter, table: &str, reason: &str, words: &str) {
+/// The check of a table of the database fails for this reason and in these words, and has no figure.
+fn assert_refused(
+    exporter: &Exporter,
+    database: &Database,
+    table: &str,
+    reason: &str,
+    words: &str,
+) {
     let page = exporter.polled();
-    let checks = page.all("dup_check_up");
-    let named = |check: &&str| check.starts_with("table:") && check.ends_with(&format!(".{table}"));
-    let check = checks
-        .keys()
-        .map(|labels| &*labels["check"])
-        .find(named)
-        .expect("a check");
-    let labels = [("check", check)];
-    assert_eq!(page.get("dup_check_up", &labels), Some(0.0), "{table}");
-    let failures = page.get("dup_check_failures_total", &[labels[0], ("reason", reason)]);
-    let landing = exporter.get("/").1;
-    assert!(
-        failures >= Some(1.0),
-        "{table} fails for {reason}: {landing}"
-    );
-    assert!(
-        landing.contains(&format!("{reason}: ")) && landing.contains(words),
-        "{words}: {landing}"
-    );
+    let check = format!("table:{}.{table}", database.name);
+    exporter.assert_fails(&check, reason, words);
     for name in ["dup_rows", "dup_keys", "dup_factor", "dup_future_rows"] {
-        assert_eq!(
-            page.get(name, &[("table", table)]),
-            None,
-            "{table}: unknown is absent"
-        );
+        let figure = page.get(name, &[("table", table)]);
+        assert_eq!(figure, None, "{table}: unknown is absent");
     }
 }
 
@@ -384,7 +369,13 @@ fn a_date_column_dates_windows_of_days_and_refuses_shorter_ones_by_its_name() {
                 ("short", "key: [id], time: born, windows: [2d, 23h]"),
             ],
         );
-        assert_fails(&exporter, "short", "unsupported", "column born is a Date");
+        assert_refused(
+            &exporter,
+            &database,
+            "short",
+            "unsupported",
+            "column born is a Date",
+        );
         let page = exporter.polled();
         assert_eq!(
             figures(&page, &[("table", "t"), ("window", "2d")]),
@@ -446,8 +437,20 @@ fn the_sorting_key_is_used_where_it_is_asked_for_expressions_and_all() {
             some([100.0, 11.0, 100.0 / 11.0]),
             "{server}"
         );
-        assert_fails(&exporter, "heap", "unsupported", "it has no sorting key");
-        assert_fails(&exporter, "log", "unsupported", "it has no sorting key");
+        assert_refused(
+            &exporter,
+            &database,
+            "heap",
+            "unsupported",
+            "it has no sorting key",
+        );
+        assert_refused(
+            &exporter,
+            &database,
+            "log",
+            "unsupported",
+            "it has no sorting key",
+        );
     }
 }
 
@@ -466,8 +469,20 @@ fn a_column_that_dates_nothing_is_refused_by_its_name_and_type() {
                 ("u", "key: [id], time: at, windows: [10m]"),
             ],
         );
-        assert_fails(&exporter, "t", "unsupported", "column born is a String");
-        assert_fails(&exporter, "u", "unsupported", "column at is a UInt32");
+        assert_refused(
+            &exporter,
+            &database,
+            "t",
+            "unsupported",
+            "column born is a String",
+        );
+        assert_refused(
+            &exporter,
+            &database,
+            "u",
+            "unsupported",
+            "column at is a UInt32",
+        );
     }
 }
 
@@ -485,7 +500,13 @@ fn a_summing_table_is_counted_only_by_force() {
         }
         let keys = "key: [id], time: ts, windows: [10m]";
         let careful = watch(&database, &[("t", keys)]);
-        assert_fails(&careful, "t", "unsupported", "engine SummingMergeTree");
+        assert_refused(
+            &careful,
+            &database,
+            "t",
+            "unsupported",
+            "engine SummingMergeTree",
+        );
         let page = poll(&database, &format!("{keys}, force: true"));
         assert_eq!(
             figures(&page, &[("table", "t")]),
@@ -511,8 +532,8 @@ fn what_reading_may_consume_is_not_read_even_by_force() {
         database.run("CREATE TABLE DB.hole (id UInt64, ts DateTime) ENGINE = Null");
         let keys = "key: [id], time: ts, windows: [10m], force: true";
         let exporter = watch(&database, &[("far", keys), ("hole", keys)]);
-        assert_fails(&exporter, "far", "unsupported", "engine URL");
-        assert_fails(&exporter, "hole", "unsupported", "engine Null");
+        assert_refused(&exporter, &database, "far", "unsupported", "engine URL");
+        assert_refused(&exporter, &database, "hole", "unsupported", "engine Null");
         assert!(queue.accept().is_err(), "{server}: nobody read it");
     }
 }
@@ -532,20 +553,23 @@ fn unknown_tables_and_columns_are_told_apart_and_named() {
             ],
         );
         let name = &database.name;
-        assert_fails(
+        assert_refused(
             &exporter,
+            &database,
             "t",
             "unknown_column",
             &format!("column nope of {name}.t"),
         );
-        assert_fails(
+        assert_refused(
             &exporter,
+            &database,
             "u",
             "unknown_column",
             &format!("column when of {name}.u"),
         );
-        assert_fails(
+        assert_refused(
             &exporter,
+            &database,
             "gone",
             "unknown_table",
             &format!("table {name}.gone"),
@@ -557,8 +581,7 @@ fn unknown_tables_and_columns_are_told_apart_and_named() {
 fn whatever_stands_in_a_name_is_a_name() {
     const ODD: &str = "a`b\\c\"d'e. f-$g;--ж🙂{";
     for server in SERVERS {
-        let database =
-            Server::named(server).database_named(&format!("{}_{ODD}", crate::support::unique("t")));
+        let database = Server::named(server).database_named(&format!("{}_{ODD}", unique("t")));
         let odd = format!("`{}`", ODD.replace('\\', r"\\").replace('`', r"\`"));
         database.run(&format!(
             "CREATE TABLE DB.{odd} ({odd} UInt64, `ts {ODD_TIME}` DateTime DEFAULT now()) \
@@ -602,13 +625,67 @@ fn a_wrong_password_is_told_as_such_and_takes_the_source_down() {
             name: database.name.clone(),
         };
         let exporter = watch(&seen, &[("t", "key: [id], time: ts, windows: [10m]")]);
-        assert_fails(&exporter, "t", "auth", "");
+        assert_refused(&exporter, &database, "t", "auth", "");
         assert_eq!(
             exporter.scrape().get("dup_source_up", &[("source", "ch")]),
             Some(0.0),
             "{server}"
         );
     }
+}
+
+#[test]
+fn a_query_that_would_read_more_than_is_allowed_is_refused_by_the_server() {
+    for server in SERVERS {
+        let database = Server::named(server).database();
+        database.run(
+            "CREATE TABLE DB.t (id UInt64, ts DateTime DEFAULT now()) ENGINE = MergeTree ORDER BY id",
+        );
+        database.run("INSERT INTO DB.t (id) SELECT number FROM numbers(50000)");
+        let tables = database.tables("ch", &[("t", "key: [id], time: ts, windows: [10m]")]);
+        let exporter = Exporter::start(&format!(
+            "clickhouse:\n{tables}    limits: {{max_rows_to_read: 49999}}\n"
+        ));
+        assert_refused(&exporter, &database, "t", "limit", "Code: 158");
+    }
+}
+
+#[test]
+fn the_exporter_reads_and_does_nothing_else() {
+    let database = Server::named("clickhouse-18").database();
+    database.run(
+        "CREATE TABLE DB.t (id UInt64, ts DateTime DEFAULT now()) ENGINE = ReplacingMergeTree \
+         ORDER BY id",
+    );
+    database.run("SYSTEM STOP MERGES DB.t");
+    for _ in 0..2 {
+        database.run("INSERT INTO DB.t (id) SELECT number FROM numbers(10)");
+    }
+    let name = &database.name;
+    let left = || {
+        database.run(&format!(
+            "SELECT name, rows FROM system.parts WHERE database = '{name}' ORDER BY name"
+        )) + &database.run(&format!(
+            "SELECT name FROM system.tables WHERE database = '{name}'"
+        ))
+    };
+    let before = left();
+    let keys = "key: [id], time: ts, windows: [10m]";
+    let exporter = watch(&database, &[("t", keys), ("gone", keys)]);
+    let seen = figures(&exporter.polled(), &[("table", "t")]);
+    assert_eq!(seen, some([20.0, 10.0, 2.0]));
+    drop(exporter);
+    assert_eq!(left(), before);
+
+    // Whatever an exporter asked this server so far, in this test or another.
+    let logged = "FROM system.query_log WHERE http_user_agent LIKE '%dup_exporter%'";
+    wait_for("our queries in the log", || {
+        let ours = format!("AND query LIKE '%sum(dup_rows_0)%FROM `{name}`%'");
+        (database.run(&format!("SELECT count() {logged} {ours}")) != "0").then_some(())
+    });
+    let verbs = "SELECT DISTINCT upper(splitByChar(' ', query)[1]) AS verb";
+    let verbs = database.run(&format!("{verbs} {logged} ORDER BY verb"));
+    assert!(verbs == "SELECT" || verbs == "KILL\nSELECT", "{verbs}");
 }
 
 #[test]
