@@ -18,6 +18,7 @@
 mod cli;
 mod config;
 mod contract;
+mod faults;
 mod groups;
 mod kafka;
 mod program;
