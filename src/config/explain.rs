@@ -16,6 +16,13 @@ pub(super) fn explain(error: &Error) -> String {
         },
         Error::SerdeUnknownField {
             field, expected, ..
+        } if field.contains(':') => format!(
+            // Not shown: this may be `password:` with the password.
+            "unknown key with a colon in it: write a space behind the colon, or one of {}",
+            expected.join(", ")
+        ),
+        Error::SerdeUnknownField {
+            field, expected, ..
         } => format!(
             "unknown key `{field}`: write one of {}",
             expected.join(", ")
