@@ -3,6 +3,7 @@
 //! The damage is total / distinct keys of the raw table. What it counted shows in total / rows that
 //! `system.part_log` says were written: 1 = physical rows, 1 / factor = distinct keys.
 
+mod part_log;
 mod period;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +23,7 @@ use crate::error::{Error, Reason};
 use crate::poll::{Check, Planned};
 use crate::sample::{Family, Sample};
 use crate::snapshot::Report;
-use crate::sources::clickhouse::{ClickHouse, Shape, sql};
+use crate::sources::clickhouse::{ClickHouse, Row, Shape, sql};
 
 const DEFAULT_INTERVAL: Span = Span::seconds(300);
 /// Counting the keys of two months is not cheap.
@@ -225,132 +226,85 @@ pub const FAMILIES: &[&Family] = &[
 
 // ---- The questions ----
 
-/// Whether a day lies between two, the latter excluded; `day` is an SQL expression.
-fn in_days(day: &str, first: Date, after: Date) -> String {
-    format!("toDate({day}) >= toDate('{first}') AND toDate({day}) < toDate('{after}')")
+/// How SQL tells whether a row lies in a period.
+enum Day {
+    /// By an expression that gives a date.
+    Date(String),
+    /// By an expression that gives an instant.
+    Instant(String),
 }
 
-/// The smallest range that holds every period.
-fn hull(day: &str, periods: &[Days]) -> String {
-    let first = periods.iter().map(|days| days.first).min();
-    let after = periods.iter().map(|days| days.after).max();
-    match (first, after) {
-        (Some(first), Some(after)) => in_days(day, first, after),
-        _ => "1".into(),
+impl Day {
+    fn of_column(shape: &Shape, column: &str) -> Result<Self, Error> {
+        let kind = shape.type_of(column)?;
+        match kind.split('(').next().unwrap_or(kind) {
+            "Date" | "Date32" => Ok(Day::Date(sql::name(column))),
+            "DateTime" | "DateTime64" => Ok(Day::Instant(sql::name(column))),
+            _ => {
+                let message = format!(
+                    "column {column} is a {kind}, which names no day: use a Date or DateTime column"
+                );
+                Err(Error::new(Reason::Unsupported, message))
+            }
+        }
+    }
+
+    fn within(&self, days: &Days) -> String {
+        let Days { first, after, from_epoch, to_epoch, .. } = days;
+        match self {
+            Day::Date(day) => {
+                format!("toDate({day}) >= toDate('{first}') AND toDate({day}) < toDate('{after}')")
+            }
+            Day::Instant(time) => {
+                format!("{time} >= toDateTime({from_epoch}) AND {time} < toDateTime({to_epoch})")
+            }
+        }
+    }
+
+    /// Whether a row may lie in any of the periods.
+    fn within_any(&self, periods: &[Days]) -> String {
+        let hull = periods.iter().cloned().reduce(Days::hull);
+        hull.map_or_else(|| "0".into(), |hull| self.within(&hull))
     }
 }
 
 /// The summary's total for each period.
-fn total_question(config: &Config, from: &str, periods: &[Days]) -> String {
-    let (count, day) = (sql::name(&config.count), sql::name(&config.day));
+fn total_question(count: &str, day: &Day, from: &str, periods: &[Days]) -> String {
+    let count = sql::name(count);
     let totals = periods.iter().enumerate().map(|(i, days)| {
-        let within = in_days(&day, days.first, days.after);
+        let within = day.within(days);
         format!("sum(if({within}, ifNull({count}, 0), 0)) AS total_{i}")
     });
     let totals: Vec<_> = totals.collect();
-    let hull = hull(&day, periods);
-    format!("SELECT {} FROM {from} WHERE {hull}", totals.join(", "))
+    let any = day.within_any(periods);
+    format!("SELECT {} FROM {from} WHERE {any}", totals.join(", "))
 }
 
-/// The rows that new parts of the raw table held, for each period.
-///
-/// The event is compared by number, since its name differs between versions; rows of rejected
-/// (389) or failed inserts were not stored. Where a part's profile tells, parts that were attached
-/// rather than written are left out.
-fn part_log_question(
-    raw: &Raw,
-    raw_uuids: &[String],
-    log: &Shape,
-    from: &str,
-    periods: &[Days],
-) -> String {
-    let rows = periods.iter().enumerate().map(|(i, days)| {
-        format!(
-            "sum(if(event_time >= toDateTime({}) AND event_time < toDateTime({}), rows, 0)) \
-             AS rows_{i}",
-            days.from_epoch, days.to_epoch
-        )
-    });
-    let rows: Vec<_> = rows.collect();
-    let since = periods.iter().map(|days| days.from_epoch).min().unwrap_or(0);
-    let mut conditions = vec![
-        "toInt8(event_type) = 1".to_owned(),
-        "error = 0".to_owned(),
-        format!("database = {}", sql::string(&raw.database)),
-        format!("table = {}", sql::string(&raw.table)),
-        format!("event_date >= toDate(toDateTime({since})) - 1"),
-    ];
-    if !raw_uuids.is_empty() {
-        // A dropped table of the same name is another table.
-        let uuids: Vec<_> = raw_uuids.iter().map(|uuid| sql::string(uuid)).collect();
-        conditions.push(format!("toString(table_uuid) IN ({})", uuids.join(", ")));
-    }
-    if log.has_column("ProfileEvents") {
-        conditions.push(
-            "(empty(ProfileEvents) OR mapContains(ProfileEvents, 'MergeTreeDataWriterRows'))".into(),
-        );
-    }
-    format!(
-        "SELECT {} FROM {from} WHERE {}",
-        rows.join(", "),
-        conditions.join(" AND ")
-    )
-}
-
-/// How far back the log goes: on a cluster, as far as the host that forgets first.
-fn oldest_question(from: &str) -> String {
-    format!(
-        "SELECT sum(dup_entries) AS entries, max(dup_oldest) AS oldest FROM (\
-         SELECT hostName() AS host, count() AS dup_entries, \
-         toUnixTimestamp(min(event_time)) AS dup_oldest FROM {from} GROUP BY host)"
-    )
-}
-
-/// The distinct keys of the raw table for each period.
+/// The distinct keys of the raw table for each period, and the oldest day that it holds of it.
 fn keys_question(raw: &Raw, key: &[String], from: &str, periods: &[Days]) -> String {
+    let day = Day::Date(raw.day.clone());
     let (mut of_all, mut of_key) = (Vec::new(), Vec::new());
     for (i, days) in periods.iter().enumerate() {
-        of_all.push(format!("sum(dup_in_{i} > 0) AS keys_{i}"));
-        of_key.push(format!("countIf({}) AS dup_in_{i}", in_days(&raw.day, days.first, days.after)));
+        let within = day.within(days);
+        of_all.push(format!(
+            "sum(dup_in_{i} > 0) AS keys_{i}, \
+             toString(minIf(dup_day_{i}, dup_in_{i} > 0)) AS oldest_{i}"
+        ));
+        of_key.push(format!(
+            "countIf({within}) AS dup_in_{i}, minIf(toDate({}), {within}) AS dup_day_{i}",
+            raw.day
+        ));
     }
     format!(
         "SELECT {} FROM (SELECT {} FROM {from} WHERE {} GROUP BY {})",
         of_all.join(", "),
         of_key.join(", "),
-        hull(&raw.day, periods),
+        day.within_any(periods),
         key.join(", ")
     )
 }
 
-fn oldest_day_question(raw: &Raw, from: &str) -> String {
-    format!(
-        "SELECT count() AS rows, toString(min(toDate({}))) AS oldest FROM {from}",
-        raw.day
-    )
-}
-
 // ---- The maths ----
-
-/// What part_log says of one period.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Written {
-    rows: u64,
-    /// Share of the period that the log remembers.
-    coverage: f64,
-}
-
-impl Written {
-    /// Summary total per written row, where the log covers enough and there are rows.
-    fn ratio(self, total: f64, min_coverage: f64) -> Option<f64> {
-        (self.rows > 0 && self.coverage >= min_coverage).then(|| total / self.rows as f64)
-    }
-
-    /// The log claims to cover the period and yet saw nothing of what the summary counted.
-    fn is_blind(self, total: f64, min_coverage: f64) -> bool {
-        let claims = self.coverage > 0.0 && self.coverage >= min_coverage;
-        claims && self.rows == 0 && total > 0.0
-    }
-}
 
 /// Keys, and the inflation where there are any.
 fn key_samples(labels: &[&str], keys: u64, total: f64) -> Vec<Sample> {
@@ -405,7 +359,7 @@ impl Check for Summary {
             .await?;
         summary.must_be_readable()?;
         summary.type_of(&config.count)?;
-        summary.type_of(&config.day)?;
+        let day = Day::of_column(&summary, &config.day)?;
         let raw = clickhouse
             .shape(&config.raw.database, &config.raw.table, deadline)
             .await?;
@@ -417,7 +371,7 @@ impl Check for Summary {
             raw,
             deadline,
         };
-        let totals = look.totals(&summary).await?;
+        let totals = look.totals(&summary, &day).await?;
         let mut items = BTreeMap::from([(
             "total".to_owned(),
             Ok(look.each(&totals, |labels, total, _| vec![TOTAL.sample(labels, total)])),
@@ -460,9 +414,9 @@ async fn periods(
 }
 
 impl Look<'_> {
-    async fn totals(&self, summary: &Shape) -> Result<Vec<f64>, Error> {
-        let from = self.clickhouse.from(summary);
-        let question = total_question(self.config, &from, &self.periods);
+    async fn totals(&self, summary: &Shape, day: &Day) -> Result<Vec<f64>, Error> {
+        let from = self.clickhouse.from(summary)?;
+        let question = total_question(&self.config.count, day, &from, &self.periods);
         let row = self.clickhouse.row(&question, self.deadline).await?;
         (0..self.periods.len())
             .map(|i| row.number(&format!("total_{i}")))
@@ -470,93 +424,42 @@ impl Look<'_> {
     }
 
     async fn part_log(&self, totals: &[f64]) -> Result<Vec<Sample>, Error> {
-        let written = self.written().await.map_err(|error| match error.reason() {
-            Reason::UnknownTable => no_part_log(
-                "is unknown to the server: switch it on with a <part_log> section in config.xml, \
-                 and grant SELECT on it",
-            ),
-            _ => error,
-        })?;
-        let min = self.config.min_coverage;
-        let blind = totals.iter().zip(&written).any(|(t, w)| w.is_blind(*t, min));
-        if blind {
-            let raw = &self.config.raw;
-            return Err(no_part_log(&format!(
+        let Look { config, clickhouse, raw, periods, deadline } = self;
+        let written = part_log::written(clickhouse, raw, periods, *deadline).await?;
+        if part_log::is_blind(&written, totals, config.min_coverage) {
+            return Err(part_log::no_part_log(&format!(
                 "shows no row written to {}.{}, although the summary counts some: look for a row \
                  policy, or for a raw table that is written elsewhere",
                 raw.database, raw.table
             )));
         }
         Ok(self.each(totals, |labels, total, i| {
-            let period = written[i];
             let mut samples = vec![
-                PART_LOG_ROWS.sample(labels, period.rows as f64),
-                PART_LOG_COVERAGE.sample(labels, period.coverage),
+                PART_LOG_ROWS.sample(labels, written[i].rows as f64),
+                PART_LOG_COVERAGE.sample(labels, written[i].coverage),
             ];
-            if let Some(ratio) = period.ratio(total, min) {
-                samples.push(PART_LOG_RATIO.sample(labels, ratio));
-            }
+            let ratio = written[i].ratio(total, config.min_coverage);
+            samples.extend(ratio.map(|ratio| PART_LOG_RATIO.sample(labels, ratio)));
             samples
         }))
     }
 
-    async fn written(&self) -> Result<Vec<Written>, Error> {
-        let log = self
-            .clickhouse
-            .shape("system", "part_log", self.deadline)
-            .await?;
-        let from = self.clickhouse.from_every_replica("part_log", self.deadline).await?;
-        let about = self
-            .clickhouse
-            .row(&oldest_question(&from), self.deadline)
-            .await?;
-        if about.count("entries")? == 0 {
-            return Err(no_part_log(
-                "shows no row at all: look for a row policy, or wait for the first insert",
-            ));
-        }
-        let oldest = i64::try_from(about.count("oldest")?).unwrap_or(i64::MAX);
-        let uuids = match log.has_column("table_uuid") {
-            true => self.clickhouse.uuids(&self.raw, self.deadline).await?,
-            false => Vec::new(),
-        };
-        let raw = &self.config.raw;
-        let question = part_log_question(raw, &uuids, &log, &from, &self.periods);
-        let row = self.clickhouse.row(&question, self.deadline).await?;
-        let written = self.periods.iter().enumerate().map(|(i, days)| {
-            Ok(Written {
-                rows: row.count(&format!("rows_{i}"))?,
-                coverage: days.coverage(oldest),
-            })
-        });
-        written.collect()
-    }
-
     async fn keys(&self, key: &Key, totals: &[f64]) -> Result<Vec<Sample>, Error> {
-        let raw = &self.config.raw;
-        let from = self.clickhouse.from(&self.raw);
-        let about = self
-            .clickhouse
-            .row(&oldest_day_question(raw, &from), self.deadline)
-            .await?;
-        let oldest: Option<Date> = match about.count("rows")? {
-            0 => None,
-            _ => Some(about.text("oldest")?.parse().map_err(|_| {
-                Error::new(Reason::Protocol, "the oldest day of the raw table is no date")
-            })?),
-        };
+        let from = self.clickhouse.from(&self.raw)?;
         let key = self.raw.key_expressions(key)?;
-        let question = keys_question(raw, &key, &from, &self.periods);
+        let question = keys_question(&self.config.raw, &key, &from, &self.periods);
         let row = self.clickhouse.row(&question, self.deadline).await?;
-        let counts: Vec<u64> = (0..self.periods.len())
-            .map(|i| row.count(&format!("keys_{i}")))
-            .collect::<Result<_, _>>()?;
+        let mut keys = Vec::new();
+        for (i, days) in self.periods.iter().enumerate() {
+            let count = row.count(&format!("keys_{i}"))?;
+            let held = match count {
+                0 => 0.0,
+                _ => days.share_held_since(date(&row, &format!("oldest_{i}"))?),
+            };
+            keys.push((held >= self.config.min_coverage).then_some(count));
+        }
         Ok(self.each(totals, |labels, total, i| {
-            let held = oldest.map_or(0.0, |day| self.periods[i].share_held_since(day));
-            match held >= self.config.min_coverage {
-                true => key_samples(labels, counts[i], total),
-                false => Vec::new(),
-            }
+            keys[i].map_or_else(Vec::new, |count| key_samples(labels, count, total))
         }))
     }
 
@@ -573,40 +476,15 @@ impl Look<'_> {
     }
 }
 
-fn no_part_log(what: &str) -> Error {
-    Error::new(Reason::NoPartLog, format!("system.part_log {what}"))
+fn date(row: &Row, column: &str) -> Result<Date, Error> {
+    let text = row.text(column)?;
+    let unreadable = |_| Error::new(Reason::Protocol, format!("{column} is no date: {text}"));
+    text.parse().map_err(unreadable)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const HALF: Written = Written { rows: 100, coverage: 0.5 };
-
-    #[test]
-    fn a_ratio_needs_rows_and_coverage() {
-        assert_eq!(HALF.ratio(200.0, 0.5), Some(2.0));
-        assert_eq!(HALF.ratio(200.0, 1.0), None);
-        let nothing = Written { rows: 0, coverage: 1.0 };
-        assert_eq!(nothing.ratio(0.0, 1.0), None);
-    }
-
-    #[test]
-    fn r06_a_ratio_below_one_is_neither_clamped_nor_hidden() {
-        let written = Written { rows: 300, coverage: 1.0 };
-        let ratio = written.ratio(44.0, 1.0).unwrap();
-        assert!((ratio - 0.147).abs() < 0.0005, "{ratio}");
-        assert_eq!(written.ratio(0.0, 1.0), Some(0.0));
-    }
-
-    #[test]
-    fn a_log_that_covers_the_period_and_saw_nothing_is_blind() {
-        let nothing = |coverage| Written { rows: 0, coverage };
-        assert!(nothing(1.0).is_blind(5.0, 1.0));
-        assert!(!nothing(1.0).is_blind(0.0, 1.0), "nothing was to be seen");
-        assert!(!nothing(0.0).is_blind(5.0, 0.0), "the log does not reach back");
-        assert!(!HALF.is_blind(5.0, 0.0));
-    }
 
     #[test]
     fn inflation_is_total_per_key_and_absent_without_keys() {

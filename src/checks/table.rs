@@ -319,7 +319,7 @@ impl Check for Table {
         if !config.force {
             shape.must_hold_plain_rows()?;
         }
-        let question = question(config, &shape, &clickhouse.from(&shape))?;
+        let question = question(config, &shape, &clickhouse.from(&shape)?)?;
         let row = clickhouse.row(&question, deadline).await?;
         let samples = samples(&clickhouse.health().name, config, &row)?;
         Ok(Report::of("table", samples))

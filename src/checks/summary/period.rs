@@ -82,6 +82,17 @@ impl Period {
 }
 
 impl Days {
+    /// The smallest range of days that holds both.
+    pub fn hull(self, other: Days) -> Days {
+        Days {
+            first: self.first.min(other.first),
+            after: self.after.max(other.after),
+            from_epoch: self.from_epoch.min(other.from_epoch),
+            to_epoch: self.to_epoch.max(other.to_epoch),
+            ..self
+        }
+    }
+
     /// Share of the period, so far as it has elapsed, that lies after the Unix time `oldest`.
     pub fn coverage(&self, oldest: i64) -> f64 {
         let end = self.to_epoch.min(self.now);

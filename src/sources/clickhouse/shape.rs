@@ -119,15 +119,27 @@ impl ClickHouse {
 
     /// What stands behind FROM to read the whole table: over the cluster where one is set, unless
     /// the table is itself spread over one.
-    pub fn from(&self, shape: &Shape) -> String {
+    ///
+    /// # Errors
+    /// `unsupported`, when a cluster is set and the table may read other tables: it might read the
+    /// whole cluster, once for each shard.
+    pub fn from(&self, shape: &Shape) -> Result<String, Error> {
         let (database, table) = (sql::name(&shape.database), sql::name(&shape.table));
         match self.cluster() {
             Some(cluster) if shape.engine != "Distributed" => {
-                format!("cluster({}, {database}, {table})", sql::string(cluster))
+                if !shape.holds_its_rows() {
+                    return Err(shape
+                        .unsupported("it can't be read over a cluster: name the table behind it"));
+                }
+                Ok(format!(
+                    "cluster({}, {database}, {table})",
+                    sql::string(cluster)
+                ))
             }
-            _ => format!("{database}.{table}"),
+            _ => Ok(format!("{database}.{table}")),
         }
     }
+
     /// What stands behind FROM to read a table of the database `system`, on every replica of the
     /// cluster where one is set.
     ///
@@ -188,6 +200,26 @@ impl Shape {
             return Ok(());
         }
         Err(self.unsupported("reading it may consume it: watch the table that it feeds"))
+    }
+
+    /// Refuses a table of which `system.part_log` can't know.
+    ///
+    /// # Errors
+    /// `unsupported`, naming the engine.
+    pub fn must_have_parts(&self) -> Result<(), Error> {
+        match self.engine.ends_with("MergeTree") {
+            true => Ok(()),
+            false => {
+                Err(self
+                    .unsupported("system.part_log knows no parts of it: name the table behind it"))
+            }
+        }
+    }
+
+    /// Whether its rows lie in the table itself, and not in others that it reads.
+    fn holds_its_rows(&self) -> bool {
+        let engine = &*self.engine;
+        engine.ends_with("MergeTree") || engine.ends_with("Log") || engine == "Memory"
     }
 
     fn unsupported(&self, why: &str) -> Error {
