@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use crate::config::Config;
-use crate::poll::Poller;
+use crate::poll::{Planned, Poller};
 use crate::self_metrics::{CheckHealth, Health};
 use crate::snapshot::Snapshot;
 pub use crate::sources::kafka::worker;
@@ -95,23 +95,7 @@ pub async fn run(
     // Whatever ends the run ends the pollers too.
     let ended = shutdown.child_token();
     let _end = ended.clone().drop_guard();
-    let mut pollers = JoinSet::new();
-    let mut gates: BTreeMap<String, Arc<Semaphore>> = BTreeMap::new();
-    for (slot, planned) in planned.into_iter().enumerate() {
-        let gate = gates
-            .entry(planned.source.clone())
-            .or_insert_with(|| Arc::new(Semaphore::new(poll::POLLS_PER_SOURCE)));
-        let poller = Poller {
-            slot,
-            snapshot: snapshot.clone(),
-            health: health.checks[slot].clone(),
-            gate: gate.clone(),
-            shutdown: ended.clone(),
-            planned,
-        };
-        pollers.spawn(poller.run());
-    }
-
+    let mut pollers = start_pollers(planned, &health, &snapshot, &ended);
     let pages = Arc::new(Pages {
         health,
         snapshot,
@@ -134,6 +118,32 @@ pub async fn run(
         warn!("some query may still run on its server, up to its time limit");
     }
     outcome
+}
+
+/// One task per check; the checks of one source share its gate.
+fn start_pollers(
+    planned: Vec<Planned>,
+    health: &Health,
+    snapshot: &Arc<Snapshot>,
+    ended: &CancellationToken,
+) -> JoinSet<()> {
+    let mut pollers = JoinSet::new();
+    let mut gates: BTreeMap<String, Arc<Semaphore>> = BTreeMap::new();
+    for (slot, planned) in planned.into_iter().enumerate() {
+        let gate = gates
+            .entry(planned.source.clone())
+            .or_insert_with(|| Arc::new(Semaphore::new(poll::POLLS_PER_SOURCE)));
+        let poller = Poller {
+            slot,
+            snapshot: snapshot.clone(),
+            health: health.checks[slot].clone(),
+            gate: gate.clone(),
+            shutdown: ended.clone(),
+            planned,
+        };
+        pollers.spawn(poller.run());
+    }
+    pollers
 }
 
 async fn serve(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -78,14 +78,16 @@ impl Poller {
                 // From here on the checks of a source are spread over their interval.
                 wait = wait.mul_f64(0.5 + 0.5 * fastrand::f64());
             }
-            tokio::time::sleep_until(started + wait).await;
+            // A poll that takes longer than its interval leaves its source as long a rest.
+            let ended = Instant::now();
+            let rest = (ended - started).min(interval);
+            sleep_until((started + wait).max(ended + rest)).await;
         }
     }
 
     /// One poll, written down; the reason if it failed.
     async fn poll_once(&mut self, started: Instant) -> Option<Reason> {
-        let limit = self.planned.timing.limit();
-        let deadline = started + limit;
+        let deadline = started + self.planned.timing.timeout.0;
         let outcome = match timeout_at(deadline, self.planned.check.poll(deadline)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Error::new(
@@ -127,16 +129,17 @@ impl Poller {
 /// How long after the start of a failed poll the next one starts; `failures` is how many failed in
 /// a row.
 ///
-/// A source that can't be reached is asked again after 5 s, 10 s, 20 s … up to the interval, since
-/// that costs it nothing. A query over the limits is asked ever more rarely, up to once in five
-/// minutes. Anything else waits its interval.
+/// A source that can't be reached is asked again after 5 s, other failures are looked at after a
+/// minute; both twice as long after each further failure, up to the interval or five minutes. A
+/// query over the limits is expensive: it waits its interval, and ever longer, up to five minutes.
 fn pause(reason: Reason, failures: u32, interval: Duration) -> Duration {
+    const LONGEST: Duration = Duration::from_secs(300);
     let (first, ceiling) = match reason {
+        Reason::Limit => (interval, interval.max(LONGEST)),
         Reason::Connection | Reason::Worker | Reason::Coordinator => {
-            (interval.min(Duration::from_secs(5)), interval)
+            (Duration::from_secs(5), interval.min(LONGEST))
         }
-        Reason::Limit => (interval, interval.max(Duration::from_secs(300))),
-        _ => (interval, interval),
+        _ => (Duration::from_secs(60), interval.min(LONGEST)),
     };
     let doublings = failures.saturating_sub(1).min(16);
     first.saturating_mul(1 << doublings).min(ceiling)
@@ -164,18 +167,23 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_check_does_not_wait_its_long_interval_after_a_failure() {
+        assert_eq!(
+            pauses(Reason::Protocol, 3600),
+            [60, 120, 240, 300, 300, 300]
+        );
+        assert_eq!(pauses(Reason::Timeout, 60), [60; 6]);
+    }
+
+    #[test]
     fn a_query_over_the_limits_is_asked_ever_more_rarely() {
         assert_eq!(pauses(Reason::Limit, 60), [60, 120, 240, 300, 300, 300]);
         assert_eq!(pauses(Reason::Limit, 3600), [3600; 6]);
     }
 
     #[test]
-    fn other_failures_wait_the_interval() {
-        assert_eq!(pauses(Reason::UnknownTable, 60), [60; 6]);
-        assert_eq!(pauses(Reason::Timeout, 60), [60; 6]);
-        assert_eq!(
-            pause(Reason::Server, u32::MAX, Duration::from_secs(60)).as_secs(),
-            60
-        );
+    fn no_number_of_failures_is_too_large() {
+        let pause = pause(Reason::Server, u32::MAX, Duration::from_secs(60));
+        assert_eq!(pause.as_secs(), 60);
     }
 }

@@ -51,6 +51,8 @@ struct Item {
 struct Slot {
     stale_after: Duration,
     items: BTreeMap<String, Item>,
+    /// Series of the last poll that were not kept, since one check may not fill the memory.
+    cut: usize,
 }
 
 /// The store that polls write and scrapes read.
@@ -67,6 +69,7 @@ impl Snapshot {
             Mutex::new(Slot {
                 stale_after,
                 items: BTreeMap::new(),
+                cut: 0,
             })
         });
         Snapshot {
@@ -80,7 +83,19 @@ impl Snapshot {
     pub fn store(&self, check: usize, report: &Report, now: Instant) {
         let mut slot = self.slot(check);
         let mut before = std::mem::take(&mut slot.items);
+        let mut room = self.max_series;
+        slot.cut = 0;
         for (name, outcome) in &report.items {
+            let series = match outcome {
+                Ok(samples) => samples.len(),
+                Err(_) => before.get(name).map_or(0, |item| item.samples.len()),
+            };
+            // Whole items only: half a group would look like a group without the rest.
+            if series > room {
+                slot.cut += series;
+                continue;
+            }
+            room -= series;
             let item = match outcome {
                 Ok(samples) => Some(Item {
                     read_at: now,
@@ -88,9 +103,7 @@ impl Snapshot {
                 }),
                 Err(_) => before.remove(name),
             };
-            if let Some(item) = item {
-                slot.items.insert(name.clone(), item);
-            }
+            slot.items.extend(item.map(|item| (name.clone(), item)));
         }
     }
 
@@ -101,10 +114,10 @@ impl Snapshot {
         for check in 0..self.slots.len() {
             let mut slot = self.slot(check);
             let stale_after = slot.stale_after;
+            dropped += slot.cut;
             slot.items
                 .retain(|_, item| now.duration_since(item.read_at) <= stale_after);
             for item in slot.items.values() {
-                // Whole items only: half a group would look like a group without the rest.
                 if samples.len() + item.samples.len() <= self.max_series {
                     samples.extend_from_slice(&item.samples);
                 } else {

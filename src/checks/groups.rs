@@ -187,9 +187,9 @@ struct Moves {
 impl History {
     /// Takes in a look at `now`, and forgets what lies `window` and more behind it.
     fn take_in(&mut self, group: &Group, log_ends: &Offsets, now: Instant, window: Duration) {
-        let forward_before = self.forward();
         let mut committed = Offsets::new();
         self.moves.retain(|topic, _| group.committed.contains_key(topic));
+        let forward_before = self.forward();
         for (topic, partitions) in &group.committed {
             let moves = self.moves.entry(topic.clone()).or_default();
             let before = self.committed.get(topic);
@@ -211,7 +211,7 @@ impl History {
     }
 
     fn forward(&self) -> u64 {
-        self.moves.values().map(|moves| moves.forward).sum()
+        self.moves.values().fold(0, |sum, moves| sum.saturating_add(moves.forward))
     }
 
     /// Whether somebody commits without being a member; `None` while one look can't tell.
@@ -240,7 +240,7 @@ impl Moves {
             return offset;
         };
         if offset >= before {
-            self.forward += offset.abs_diff(before);
+            self.forward = self.forward.saturating_add(offset.abs_diff(before));
             return offset;
         }
         match log_end {
@@ -248,7 +248,7 @@ impl Moves {
             Some(end) if end < before => offset,
             Some(_) => {
                 self.rewinds += 1;
-                self.rewound += before.abs_diff(offset);
+                self.rewound = self.rewound.saturating_add(before.abs_diff(offset));
                 offset
             }
         }
@@ -309,8 +309,9 @@ fn samples(
     }
     for (topic, committed) in &group.committed {
         let labels = [source, name, topic];
-        let sum: i64 = committed.values().sum();
-        samples.push(COMMITTED_OFFSET.sample(&labels, sum as f64));
+        // Kafka takes any offset that is committed, so that the sum may not fit an i64.
+        let sum: f64 = committed.values().map(|&offset| offset as f64).sum();
+        samples.push(COMMITTED_OFFSET.sample(&labels, sum));
         if let Some(lag) = lag(committed, log_ends.get(topic)) {
             samples.push(LAG.sample(&labels, lag as f64));
         }
@@ -374,14 +375,8 @@ impl Groups {
             failure: listing_errors.into_iter().next(),
             ..Report::default()
         };
-        if let Some(error) = &report.failure {
-            // Who is not listed may be on a broker that did not answer.
-            for name in self.histories.keys().filter(|name| !groups.contains_key(*name)) {
-                report.items.insert(name.clone(), Err(error.clone()));
-            }
-        } else {
-            self.histories.retain(|name, _| groups.contains_key(name));
-        }
+        // What is not in the snapshot is known to be gone; what could not be asked is an error in it.
+        self.histories.retain(|name, _| groups.contains_key(name));
         for (name, group) in groups {
             let outcome = match group {
                 Ok(_) if name.is_empty() => Err(Error::new(
@@ -412,7 +407,8 @@ impl Groups {
 #[async_trait::async_trait]
 impl Check for Groups {
     async fn poll(&mut self, deadline: Instant) -> Result<Report, Error> {
-        let limit = deadline.saturating_duration_since(Instant::now());
+        // The reader gives up a little before the poller does, so that its words are heard.
+        let limit = deadline.saturating_duration_since(Instant::now()) * 19 / 20;
         let look = self.reader.look(&self.filter, limit).await;
         self.health.contact(look.is_ok());
         Ok(self.judge(look?, Instant::now()))

@@ -96,14 +96,14 @@ enum Keys {
 }
 
 impl RawConfig {
-    /// `seen` holds the summaries of the same source that were validated before.
+    /// `seen` holds the names of the summaries of the same source that were validated before.
     pub fn validate(
         self,
         defaults: &Defaults,
-        seen: &mut BTreeSet<(String, String)>,
+        seen: &mut BTreeSet<String>,
     ) -> Result<Config, Invalid> {
         let (database, table) = (self.database.0, self.table.value.0.clone());
-        if !seen.insert((database.clone(), table.clone())) {
+        if !seen.insert(format!("{database}.{table}")) {
             let message = format!("summary {database}.{table} stands here twice: keep one");
             return Err(Invalid::new(&self.table, message));
         }

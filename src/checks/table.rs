@@ -55,14 +55,14 @@ pub struct RawConfig {
 }
 
 impl RawConfig {
-    /// `seen` holds the tables of the same source that were validated before.
+    /// `seen` holds the names of the tables of the same source that were validated before.
     pub fn validate(
         self,
         defaults: &Defaults,
-        seen: &mut BTreeSet<(String, String)>,
+        seen: &mut BTreeSet<String>,
     ) -> Result<Config, Invalid> {
         let (database, table) = (self.database.0, self.table.value.0.clone());
-        if !seen.insert((database.clone(), table.clone())) {
+        if !seen.insert(format!("{database}.{table}")) {
             let message = format!("table {database}.{table} stands here twice: keep one");
             return Err(Invalid::new(&self.table, message));
         }
@@ -190,6 +190,11 @@ impl Clock {
             "DateTime" => Ok(Clock { time: column, now: "now()" }),
             "DateTime64" => Ok(Clock { time: column, now: "now64(6)" }),
             "Date" | "Date32" => match config.windows.iter().find(|window| **window < DAY) {
+                // A DateTime would wrap around outside of 1970 to 2106.
+                None if base == "Date32" => Ok(Clock {
+                    time: format!("toDateTime64({column}, 0)"),
+                    now: "now64(6)",
+                }),
                 None => Ok(Clock { time: format!("toDateTime({column})"), now: "now()" }),
                 Some(window) => {
                     let message = format!(

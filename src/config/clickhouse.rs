@@ -11,7 +11,7 @@ use serde_saphyr::Spanned;
 use url::Url;
 
 use super::values::{Bytes, Secret, Text};
-use super::{Defaults, Invalid, Names, read_secret};
+use super::{Defaults, Invalid, SourceNames, read_secret};
 use crate::checks::{summary, table};
 
 /// A ClickHouse server, or a cluster behind one.
@@ -130,7 +130,7 @@ impl Raw {
     pub(super) fn validate(
         self,
         defaults: &Defaults,
-        names: &mut Names,
+        names: &mut SourceNames,
     ) -> Result<ClickHouseSource, Invalid> {
         let name = names.claim(self.name)?;
         let place = parse_url(&self.url)?;

@@ -6,8 +6,8 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::de::{self, Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
-use super::values::{Names as NamePatterns, Pattern, Secret, Span, Text};
-use super::{Defaults, Invalid, Names, OwnTiming, Timing, read_secret};
+use super::values::{Names, Pattern, Secret, Span, Text};
+use super::{Defaults, Invalid, OwnTiming, SourceNames, Timing, read_secret};
 use crate::checks::groups;
 
 /// A Kafka cluster.
@@ -27,8 +27,8 @@ pub(super) struct Raw {
     bootstrap_servers: Spanned<Text>,
     #[serde(default)]
     properties: BTreeMap<Property, Spanned<Secret>>,
-    groups: Option<NamePatterns>,
-    topics: Option<NamePatterns>,
+    groups: Option<Names>,
+    topics: Option<Names>,
     memberless: Option<groups::RawMemberless>,
     #[serde(default)]
     expected_members: BTreeMap<Pattern, u32>,
@@ -42,7 +42,7 @@ impl Raw {
     pub(super) fn validate(
         self,
         defaults: &Defaults,
-        names: &mut Names,
+        names: &mut SourceNames,
     ) -> Result<KafkaSource, Invalid> {
         let name = names.claim(self.name)?;
         let own = OwnTiming {

@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -128,9 +127,12 @@ fn validate(raw: Spanned<Raw>) -> Result<Config, Invalid> {
     let defaults = Defaults {
         interval: raw.interval.map_or(Span::seconds(60), |i| i.value),
         timeout: raw.timeout.map_or(Span::seconds(20), |t| t.value),
-        stale_after: raw.stale_after,
+        stale_after: raw.stale_after.as_ref().map(|common| common.value),
     };
-    let mut names = Names::default();
+    if let Some(common) = &raw.stale_after {
+        must_span_two(common, defaults.interval)?;
+    }
+    let mut names = SourceNames::default();
     let kafka = (raw.kafka.into_iter())
         .map(|raw| raw.validate(&defaults, &mut names))
         .collect::<Result<_, _>>()?;
@@ -157,9 +159,9 @@ fn this_program() -> PathBuf {
 
 /// The names of sources seen so far: unique across kinds, since they are label values.
 #[derive(Default)]
-struct Names(BTreeSet<String>);
+struct SourceNames(BTreeSet<String>);
 
-impl Names {
+impl SourceNames {
     fn claim(&mut self, name: Spanned<Text>) -> Result<String, Invalid> {
         let text = &name.value.0;
         if text.is_empty() {
@@ -196,12 +198,26 @@ pub(crate) struct OwnTiming {
     pub stale_after: Option<Spanned<Span>>,
 }
 
+/// Refuses a `stale_after` that one slow poll would exceed.
+fn must_span_two(stale_after: &Spanned<Span>, interval: Span) -> Result<(), Invalid> {
+    let least = Span(interval.0 * 2);
+    if stale_after.value >= least {
+        return Ok(());
+    }
+    let message = format!(
+        "stale_after {} is shorter than two intervals of {interval}, so figures would vanish between \
+         polls: make it at least {least}, or leave it out for three intervals",
+        stale_after.value
+    );
+    Err(Invalid::new(stale_after, message))
+}
+
 /// What the top of the file says for every check.
 pub(crate) struct Defaults {
     /// Of the checks that have no slower default of their own.
     pub interval: Span,
     timeout: Span,
-    stale_after: Option<Spanned<Span>>,
+    stale_after: Option<Span>,
 }
 
 impl Defaults {
@@ -209,27 +225,17 @@ impl Defaults {
     pub(crate) fn timing(&self, interval: Span, own: OwnTiming) -> Result<Timing, Invalid> {
         let interval = own.interval.map_or(interval, |i| i.value);
         let timeout = own.timeout.map_or(self.timeout, |t| t.value);
-        let stale_after = own.stale_after.as_ref().or(self.stale_after.as_ref());
-        if let Some(given) = stale_after.filter(|given| given.value < interval) {
-            let message = format!(
-                "stale_after {} is shorter than the interval {interval} of a check, so its figures \
-                 would vanish between polls: raise it, or leave it out for three intervals",
-                given.value
-            );
-            return Err(Invalid::new(given, message));
+        if let Some(own) = &own.stale_after {
+            must_span_two(own, interval)?;
         }
+        // What the top says is meant for the quick checks; a slower one keeps its default.
+        let common = self.stale_after.filter(|common| common.0 >= interval.0 * 2);
+        let stale_after = own.stale_after.map(|own| own.value).or(common);
         Ok(Timing {
             interval,
             timeout,
-            stale_after: stale_after.map_or(Span(interval.0 * 3), |given| given.value),
+            stale_after: stale_after.unwrap_or(Span(interval.0 * 3)),
         })
-    }
-}
-
-impl Timing {
-    /// The time limit of a poll that starts now.
-    pub(crate) fn limit(&self) -> Duration {
-        self.timeout.0
     }
 }
 
@@ -330,10 +336,18 @@ clickhouse:
         assert_eq!(seconds(config.kafka[0].timing), [30, 5, 7_200]);
         let clickhouse = &config.clickhouse[0];
         assert_eq!(seconds(clickhouse.tables[0].timing), [300, 5, 7_200]);
-        let own = "time: ts, interval: 1m, timeout: 7s, stale_after: 90s";
+        let own = "time: ts, interval: 1m, timeout: 7s, stale_after: 2m";
         let config = load(&format!("{top}{LEAST}").replace("time: ts", own));
         let table = &config.clickhouse[0].tables[0];
-        assert_eq!(seconds(table.timing), [60, 7, 90]);
+        assert_eq!(seconds(table.timing), [60, 7, 120]);
+    }
+
+    #[test]
+    fn what_the_top_says_of_staleness_is_not_for_checks_that_are_too_slow_for_it() {
+        let config = load(&format!("stale_after: 3m\n{LEAST}"));
+        assert_eq!(seconds(config.kafka[0].timing), [60, 20, 180]);
+        let table = &config.clickhouse[0].tables[0];
+        assert_eq!(seconds(table.timing), [300, 20, 900]);
     }
 
     #[test]

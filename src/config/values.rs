@@ -91,8 +91,8 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-/// Longer than any sensible span, and short enough to reckon with.
-const LONGEST_SPAN: Duration = Duration::from_secs(100 * 366 * 86_400);
+/// A server's DateTime begins in 1970, so that a window of a century would wrap into the future.
+const LONGEST_SPAN: Duration = Duration::from_secs(10 * 366 * 86_400);
 
 /// A span of time, above zero and in whole seconds: `10m`, `1h`, `1d`.
 /// Written out, it is normalised to the largest units that fit, as label values need it.
@@ -129,7 +129,7 @@ impl<'de> Deserialize<'de> for Span {
         let text = String::deserialize(deserializer)?;
         match humantime::parse_duration(&text) {
             Ok(span) if span > LONGEST_SPAN => Err(de::Error::custom(format!(
-                "`{text}` is longer than a century: write a shorter span of time"
+                "`{text}` is longer than ten years: write a shorter span of time"
             ))),
             Ok(span) if span.as_secs() > 0 && span.subsec_nanos() == 0 => Ok(Span(span)),
             _ => Err(de::Error::custom(format!(

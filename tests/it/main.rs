@@ -14,6 +14,10 @@
     clippy::unwrap_used,
     reason = "clippy.toml allows them in tests, but not in what tests stand on"
 )]
+#![allow(
+    clippy::too_many_lines,
+    reason = "a test reads from top to bottom, and some are tables of cases"
+)]
 
 mod cli;
 mod config;

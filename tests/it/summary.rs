@@ -399,6 +399,104 @@ fn rows_of_an_attached_partition_were_not_written_here() {
     assert_eq!([total, rows, ratio], [300.0, 300.0, 1.0].map(Some));
 }
 
+#[test]
+fn rows_follow_a_table_that_was_renamed() {
+    let database = Server::named("clickhouse").database();
+    keep_off_midnight(&database.server);
+    create(&database, "MergeTree");
+    database.run("RENAME TABLE DB.playlog TO DB.before");
+    database.run("INSERT INTO DB.before (id) SELECT number FROM numbers(70)");
+    database.run("RENAME TABLE DB.before TO DB.playlog");
+    write(&database, 30);
+    summarise(&database, "summary", "");
+    wait_for_log(&database, 30);
+    let page = watch(&database, &[("summary", TODAY)]).good();
+    let [total, rows, ratio, ..] = figures(&page, &[("table", "summary")]);
+    assert_eq!([total, rows, ratio], [100.0, 100.0, 1.0].map(Some));
+}
+
+#[test]
+fn a_backfill_of_yesterday_hides_nothing_of_today() {
+    for server in LOGGING {
+        let database = Server::named(server).database();
+        keep_off_midnight(&database.server);
+        create(&database, "MergeTree");
+        write(&database, 100);
+        summarise(&database, "summary", "");
+        database.run("INSERT INTO DB.summary SELECT toDate(now()) - 1, 5000");
+        wait_for_log(&database, 100);
+        let both = "periods: [today, yesterday], min_coverage: 0";
+        let page = watch(&database, &[("summary", both)]).good();
+        let today = figures(&page, &[("period", "today")]);
+        assert_eq!(today[..3], [100.0, 100.0, 1.0].map(Some), "{server}");
+        let yesterday = figures(&page, &[("period", "yesterday")]);
+        assert_eq!(yesterday[..3], [Some(5000.0), Some(0.0), None], "{server}");
+    }
+}
+
+#[test]
+fn a_day_that_is_an_instant_is_cut_where_the_day_begins_and_a_number_is_refused() {
+    for server in LOGGING {
+        let database = Server::named(server).database();
+        keep_off_midnight(&database.server);
+        create(&database, "MergeTree");
+        for (table, day, of_day) in [
+            ("instant", "DateTime", "toDateTime(toDate(now()))"),
+            ("number", "UInt32", "toYYYYMMDD(now())"),
+        ] {
+            database.run(&format!(
+                "CREATE TABLE DB.{table} (day {day}, total UInt64) ENGINE = MergeTree ORDER BY day"
+            ));
+            database.run(&format!("INSERT INTO DB.{table} SELECT {of_day}, 7"));
+            database.run(&format!("INSERT INTO DB.{table} SELECT {of_day} - 1, 50"));
+        }
+        wait_for_any_log(&database);
+        let often = &format!("{TODAY}, interval: 1s");
+        let exporter = watch(&database, &[("instant", often), ("number", often)]);
+        let page = exporter.fresh();
+        let total = |table| figures(&page, &[("table", table)])[0];
+        assert_eq!(total("instant"), Some(7.0), "{server}");
+        assert_eq!(total("number"), None, "{server}");
+        let check = check_of(&database, "number");
+        let refused = [("check", &*check), ("reason", "unsupported")];
+        assert!(
+            page.get("dup_check_failures_total", &refused) > Some(0.0),
+            "{server}"
+        );
+    }
+}
+
+#[test]
+fn a_view_is_not_read_once_for_each_shard() {
+    let first = Server::named("clickhouse-18").database();
+    let others = ["clickhouse-18b", "clickhouse-18c"]
+        .map(|name| Server::named(name).database_named(&first.name));
+    for database in [&first, &others[0], &others[1]] {
+        database.run("CREATE TABLE DB.rows (id UInt64, at DateTime) ENGINE = MergeTree PARTITION BY tuple() ORDER BY id");
+        database.run("CREATE TABLE DB.spread AS DB.rows ENGINE = Distributed(trio, DB, rows)");
+        database.run("CREATE VIEW DB.seen AS SELECT * FROM DB.spread");
+    }
+    first.run("INSERT INTO DB.rows SELECT number, now() FROM numbers(10)");
+    let table = |name| {
+        let db = &first.name;
+        format!("      - {{database: {db}, table: {name}, key: [id], time: at, interval: 1s}}\n")
+    };
+    let exporter = Exporter::start(&format!(
+        "clickhouse:\n{}    cluster: trio\n    tables:\n{}{}{}",
+        first.server.source("ch"),
+        table("rows"),
+        table("spread"),
+        table("seen")
+    ));
+    let page = exporter.fresh();
+    let factor = |name| page.get("dup_factor", &[("table", name), ("window", "10m")]);
+    assert_eq!([factor("rows"), factor("spread")], [Some(1.0); 2]);
+    assert_eq!(factor("seen"), None);
+    let check = format!("table:{}.seen", first.name);
+    let refused = [("check", &*check), ("reason", "unsupported")];
+    assert!(page.get("dup_check_failures_total", &refused) > Some(0.0));
+}
+
 // ---- How far back it is known ----
 
 #[test]
@@ -419,10 +517,15 @@ fn a_ratio_is_shown_only_where_the_log_covers_as_much_as_is_asked_for() {
     // The oldest row of the log is of the middle of last month.
     let log = |table: &str, at: u64, rows: u32| {
         let name = &database.name;
+        let uuid = if table == "playlog" {
+            "uuid"
+        } else {
+            "generateUUIDv4()"
+        };
         database.run(&format!(
             "INSERT INTO system.part_log (event_type, event_date, event_time, database, table, \
              table_uuid, part_name, rows, error) SELECT 'NewPart', toDate(toDateTime({at})), \
-             toDateTime({at}), '{name}', '{table}', uuid, 'all_1_1_0', {rows}, 0 \
+             toDateTime({at}), '{name}', '{table}', {uuid}, 'all_1_1_0', {rows}, 0 \
              FROM system.tables WHERE database = '{name}' AND name = 'playlog'"
         ));
     };

@@ -222,15 +222,42 @@ fn r14_a_deleted_group_goes_and_an_empty_one_stays() {
 }
 
 #[test]
-fn a_group_is_not_gone_while_a_broker_did_not_answer() {
+fn a_group_of_a_broker_that_did_not_answer_is_unread_and_the_poll_has_failed() {
     let mut trial = Trial::new();
     trial.look(0, &[("a", empty(1)), ("b", empty(1))]);
     let error = Error::new(Reason::Connection, "broker 2 is down");
-    let groups = BTreeMap::from([("b".to_owned(), Ok(empty(1)))]);
-    let partial = Snapshot { groups, listing_errors: vec![error.clone()], ..full_logs() };
+    let mut partial = full_logs();
+    partial.groups.insert("a".into(), Err(error.clone()));
+    partial.groups.insert("b".into(), Ok(empty(1)));
+    partial.listing_errors.push(error.clone());
     trial.see(60, partial);
     assert_eq!(trial.report.items["a"], Err(error.clone()));
+    assert_eq!(trial.value("b", &MEMBERS), Some(0.0));
     assert_eq!(trial.report.failure, Some(error));
+}
+
+#[test]
+fn a_topic_that_vanishes_hides_no_move_of_another() {
+    let mut trial = Trial::new();
+    let with = |topics: &[(&str, i64)]| {
+        let topics = topics.iter().map(|&(topic, offset)| (topic.into(), [(0, offset)].into()));
+        Group { committed: topics.collect(), ..empty(0) }
+    };
+    trial.look(0, &[("g", with(&[("t", 0), ("u", 0)]))]);
+    trial.look(60, &[("g", with(&[("t", 1000), ("u", 0)]))]);
+    trial.look(1000, &[("g", with(&[("t", 1000), ("u", 0)]))]);
+    trial.look(1060, &[("g", with(&[("u", 10)]))]);
+    assert_eq!(trial.memberless(), Some(1.0));
+}
+
+#[test]
+fn any_committed_offset_can_be_reckoned_with() {
+    let mut trial = Trial::new();
+    let most = [(0, i64::MAX), (1, i64::MAX)];
+    trial.look(0, &[("g", group(State::Empty, 0, &[(0, 0), (1, 0)]))]);
+    trial.look(60, &[("g", group(State::Empty, 0, &most))]);
+    assert_eq!(trial.value("g", &COMMITTED_OFFSET), Some(i64::MAX as f64 * 2.0));
+    assert_eq!(trial.value("g", &COMMITTED_MESSAGES), Some(u64::MAX as f64));
 }
 
 #[test]

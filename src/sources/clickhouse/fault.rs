@@ -23,9 +23,20 @@ impl Fault {
         Fault::Nonsense(words.into())
     }
 
-    /// 164: the user may not change settings.
+    /// 164: the user may not change settings; 452: not this one, or not so far.
     pub(super) fn refuses_settings(&self) -> bool {
-        matches!(self, Fault::Server { code: 164, .. })
+        matches!(
+            self,
+            Fault::Server {
+                code: 164 | 452,
+                ..
+            }
+        )
+    }
+
+    /// 115: a setting that this server does not have.
+    pub(super) fn is_unknown_setting(&self) -> bool {
+        matches!(self, Fault::Server { code: 115, .. })
     }
 
     /// Whether the server is done with the query.

@@ -8,15 +8,14 @@ mod rows;
 mod shape;
 pub mod sql;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::TokioExecutor;
 use secrecy::ExposeSecret;
-use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
@@ -39,7 +38,9 @@ const MAX_ANSWER_BYTES: usize = 16 << 20;
 const PINNED: &[(&str, &str)] = &[
     // Partial answers in place of an error.
     ("timeout_overflow_mode", "throw"),
+    ("timeout_overflow_mode_leaf", "throw"),
     ("read_overflow_mode", "throw"),
+    ("read_overflow_mode_leaf", "throw"),
     ("group_by_overflow_mode", "throw"),
     ("result_overflow_mode", "throw"),
     ("skip_unavailable_shards", "0"),
@@ -51,7 +52,10 @@ const PINNED: &[(&str, &str)] = &[
     ("final", "0"),
     ("use_query_cache", "0"),
     ("aggregate_functions_null_for_empty", "0"),
+    ("empty_result_for_aggregation_by_empty_set", "0"),
 ];
+
+type Pinned = Arc<[(&'static str, &'static str)]>;
 
 /// A client of one server.
 pub struct ClickHouse {
@@ -59,8 +63,8 @@ pub struct ClickHouse {
     limits: Limits,
     cluster: Option<String>,
     health: Arc<SourceHealth>,
-    /// What of [`PINNED`] the server knows; asked once.
-    pinned: OnceCell<Vec<(&'static str, &'static str)>>,
+    /// What of [`PINNED`] the server knows; asked again when another server may answer.
+    pinned: Mutex<Option<Pinned>>,
     /// Kills under way, so that a shutdown can wait for them.
     kills: TaskTracker,
 }
@@ -85,7 +89,7 @@ impl ClickHouse {
             limits: source.limits.clone(),
             cluster: source.cluster.clone(),
             health: SourceHealth::new(&source.name),
-            pinned: OnceCell::new(),
+            pinned: Mutex::default(),
             kills: TaskTracker::new(),
         }))
     }
@@ -109,12 +113,10 @@ impl ClickHouse {
     /// The rows that a query gives.
     ///
     /// # Errors
-    /// Every reason of `docs/metrics.md` that is not Kafka's or a queue's.
+    /// `connection`, `tls`, `auth` and `protocol` for a server that can't be talked to; the rest by
+    /// the code of ClickHouse's error, `server` where it has no reason of its own.
     pub async fn rows(self: &Arc<Self>, sql: &str, deadline: Instant) -> Result<Vec<Row>, Error> {
-        let pinned = self
-            .pinned
-            .get_or_try_init(|| self.known_settings())
-            .await?;
+        let pinned = self.pinned().await?;
         let mut settings: Vec<(&str, String)> =
             pinned.iter().map(|&(k, v)| (k, v.to_owned())).collect();
         let limits = self.limit_settings(deadline);
@@ -128,8 +130,8 @@ impl ClickHouse {
                 if self.health.limits_enforced(false) {
                     warn!(
                         source = self.health.name,
-                        "the server refuses our query limits (readonly=1): set them in the user's \
-                         profile, or give the user readonly=2"
+                        "the server refuses our query limits (readonly=1, or a constraint): set them \
+                         in the user's profile, or let the user change them"
                     );
                 }
                 Ok(rows)
@@ -170,23 +172,38 @@ impl ClickHouse {
         ]
     }
 
-    async fn known_settings(self: &Arc<Self>) -> Result<Vec<(&'static str, &'static str)>, Error> {
+    /// What of [`PINNED`] the server knows.
+    async fn pinned(self: &Arc<Self>) -> Result<Pinned, Error> {
+        if let Some(pinned) = self.remembered().clone() {
+            return Ok(pinned);
+        }
         let names: Vec<_> = PINNED.iter().map(|(name, _)| sql::string(name)).collect();
         let query = format!(
             "SELECT name FROM system.settings WHERE name IN ({})",
             names.join(", ")
         );
         let rows = self.ask(&query, &[]).await.map_err(Fault::into_error)?;
-        let known: Vec<String> = rows
-            .iter()
-            .map(|r| r.text("name"))
+        let known: Vec<String> = (rows.iter())
+            .map(|row| row.text("name"))
             .collect::<Result<_, _>>()?;
         let is_known = |(name, _): &&(&str, &str)| known.iter().any(|k| k == name);
-        Ok(PINNED.iter().filter(is_known).copied().collect())
+        let pinned: Pinned = PINNED.iter().filter(is_known).copied().collect();
+        *self.remembered() = Some(pinned.clone());
+        Ok(pinned)
     }
 
-    /// One request. Writes down whether the contact worked; kills the query when its answer is not
-    /// waited for.
+    fn remembered(&self) -> MutexGuard<'_, Option<Pinned>> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whoever answers next may be another server, or a younger one.
+    fn lost(&self) {
+        self.health.contact(false);
+        *self.remembered() = None;
+    }
+
+    /// One request. Writes down whether the contact worked; kills the query when it is not
+    /// answered.
     async fn ask(
         self: &Arc<Self>,
         sql: &str,
@@ -216,9 +233,15 @@ impl ClickHouse {
         let answer = answer
             .await
             .and_then(|body| rows::parse(&body).map_err(Fault::Nonsense));
+        // What is not answered is left to the drop of what is in flight.
         in_flight.answered = answer.as_ref().map_or_else(Fault::is_answer, |_| true);
-        let let_in = answer.as_ref().map_or_else(Fault::let_us_in, |_| true);
-        self.health.contact(let_in);
+        if in_flight.answered {
+            let let_in = answer.as_ref().map_or_else(Fault::let_us_in, |_| true);
+            self.health.contact(let_in);
+        }
+        if answer.as_ref().is_err_and(Fault::is_unknown_setting) {
+            *self.remembered() = None;
+        }
         answer
     }
 }
@@ -247,7 +270,7 @@ impl Drop for InFlight {
         if self.answered {
             return;
         }
-        self.source.health.contact(false);
+        self.source.lost();
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };

@@ -421,8 +421,11 @@ fn read_offsets(result: &sys::rd_kafka_ListConsumerGroupOffsets_result_t) -> Rep
         if let Some(list) = sys::rd_kafka_group_result_partitions(group).as_ref() {
             let count = usize::try_from(list.cnt).unwrap_or(0);
             for it in slice(list.elems.cast_const().cast::<TopicPartition>(), count) {
+                if it.err != 0 {
+                    return Err(failure(it.err));
+                }
                 // Below 0: no commit.
-                if it.err == 0 && it.offset >= 0 {
+                if it.offset >= 0 {
                     let topic = offsets.entry(text(it.topic)).or_default();
                     topic.insert(it.partition, it.offset);
                 }
