@@ -14,10 +14,7 @@ use crate::flags::Flags;
 
 fn main() -> ExitCode {
     // The exporter starts itself like this, to keep librdkafka in a process that it may kill.
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|arg| arg == "kafka-worker")
-    {
+    if std::env::args_os().nth(1) == Some("kafka-worker".into()) {
         worker::main();
     }
     match start(Flags::parse()) {
@@ -49,10 +46,8 @@ async fn serve(flags: Flags) -> Result<(), Box<dyn std::error::Error + Send + Sy
         .await
         .map_err(|error| format!("can't listen on {}: {error}", flags.listen_address))?;
     let shutdown = CancellationToken::new();
-    let (mut terminate, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let stop = shutdown.clone();
     tokio::spawn(async move {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
