@@ -3,16 +3,18 @@
 
 use std::sync::Arc;
 
-use crate::config::Config;
+use crate::config::{ClickHouseSource, Config};
 use crate::error::Error;
 use crate::poll::Planned;
 use crate::sample::Family;
 use crate::self_metrics::SourceHealth;
 use crate::sources::clickhouse::ClickHouse;
 
-/// The clients of every source, made once and shared by the checks.
+/// Every source, in the order of the configuration.
 pub struct Sources {
+    /// Clients, shared by the checks of a source.
     pub clickhouse: Vec<Arc<ClickHouse>>,
+    /// A cluster has one check, which owns the client.
     pub kafka: Vec<Arc<SourceHealth>>,
 }
 
@@ -31,6 +33,23 @@ impl Sources {
             clickhouse: clickhouse.collect::<Result<_, _>>()?,
             kafka: kafka.collect(),
         })
+    }
+
+    /// One check for each configuration that `of` finds in a ClickHouse source.
+    fn plan_clickhouse<C: Clone>(
+        &self,
+        config: &Config,
+        of: impl Fn(&ClickHouseSource) -> &[C],
+        plan: impl Fn(C, Arc<ClickHouse>) -> Planned,
+    ) -> Vec<Planned> {
+        let sources = config.clickhouse.iter().zip(&self.clickhouse);
+        let of_source = |(source, client): (_, &Arc<ClickHouse>)| {
+            let checks = of(source).iter().cloned();
+            checks
+                .map(|check| plan(check, client.clone()))
+                .collect::<Vec<_>>()
+        };
+        sources.flat_map(of_source).collect()
     }
 
     /// The health of every source, in the order of the configuration.

@@ -324,21 +324,12 @@ struct Summary {
 
 /// One check for each configured summary.
 pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
-    let mut planned = Vec::new();
-    for (source, clickhouse) in config.clickhouse.iter().zip(&sources.clickhouse) {
-        for config in &source.summaries {
-            planned.push(Planned {
-                source: source.name.clone(),
-                name: format!("summary:{}.{}", config.database, config.table),
-                timing: config.timing,
-                check: Box::new(Summary {
-                    config: config.clone(),
-                    clickhouse: clickhouse.clone(),
-                }),
-            });
-        }
-    }
-    planned
+    sources.plan_clickhouse(config, |source| &source.summaries, |config, clickhouse| Planned {
+        source: clickhouse.health().name.clone(),
+        name: format!("summary:{}.{}", config.database, config.table),
+        timing: config.timing,
+        check: Box::new(Summary { config, clickhouse }),
+    })
 }
 
 /// What all the questions of one poll share.

@@ -296,21 +296,12 @@ struct Table {
 
 /// One check for each configured table.
 pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
-    let mut planned = Vec::new();
-    for (source, clickhouse) in config.clickhouse.iter().zip(&sources.clickhouse) {
-        for config in &source.tables {
-            planned.push(Planned {
-                source: source.name.clone(),
-                name: format!("table:{}.{}", config.database, config.table),
-                timing: config.timing,
-                check: Box::new(Table {
-                    config: config.clone(),
-                    clickhouse: clickhouse.clone(),
-                }),
-            });
-        }
-    }
-    planned
+    sources.plan_clickhouse(config, |source| &source.tables, |config, clickhouse| Planned {
+        source: clickhouse.health().name.clone(),
+        name: format!("table:{}.{}", config.database, config.table),
+        timing: config.timing,
+        check: Box::new(Table { config, clickhouse }),
+    })
 }
 
 #[async_trait::async_trait]
