@@ -44,7 +44,10 @@ async fn serve(flags: Flags) -> Result<(), Box<dyn std::error::Error + Send + Sy
     config.telemetry_path = flags.telemetry_path;
     let listener = TcpListener::bind(&flags.listen_address)
         .await
-        .map_err(|error| format!("can't listen on {}: {error}", flags.listen_address))?;
+        .map_err(|error| {
+            let mend = "free it, or give another --web.listen-address";
+            format!("can't listen on {}: {error}: {mend}", flags.listen_address)
+        })?;
     let shutdown = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -115,11 +115,13 @@ fn the_example_is_accepted() {
 #[test]
 fn the_configuration_in_the_readme_is_accepted() {
     let readme = read(&root().join("README.md"));
+    // The least that is useful, and what stands beside its tables.
     let blocks = readme.split("```yaml\n").skip(1);
-    let yaml = blocks
-        .filter_map(|block| block.split("```").next())
-        .find(|block| block.starts_with("kafka:"))
-        .expect("a configuration");
+    let blocks = blocks.filter_map(|block| block.split("```").next());
+    let ours = |block: &&str| block.starts_with("kafka:") || block.starts_with("    summaries:");
+    let parts: Vec<_> = blocks.filter(ours).collect();
+    assert_eq!(parts.len(), 2);
+    let yaml = parts.concat();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (config, secret) = (folder.path().join("c.yml"), folder.path().join("secret"));
     std::fs::write(&secret, "secret\n").expect("a writable folder");

@@ -60,6 +60,8 @@ type Pinned = Arc<[(&'static str, &'static str)]>;
 /// A client of one server.
 pub struct ClickHouse {
     client: clickhouse::Client,
+    /// For people; without user and password.
+    address: String,
     limits: Limits,
     cluster: Option<String>,
     health: Arc<SourceHealth>,
@@ -86,6 +88,7 @@ impl ClickHouse {
         }
         Ok(Arc::new(ClickHouse {
             client,
+            address: source.url.as_str().trim_end_matches('/').into(),
             limits: source.limits.clone(),
             cluster: source.cluster.clone(),
             health: SourceHealth::new(&source.name),
@@ -126,7 +129,10 @@ impl ClickHouse {
                 // readonly=1 lets nobody set limits. The pinned settings stay: what equals the
                 // profile is accepted, and what differs must fail.
                 settings.truncate(pinned.len());
-                let rows = self.ask(sql, &settings).await.map_err(Fault::into_error)?;
+                let rows = self
+                    .ask(sql, &settings)
+                    .await
+                    .map_err(|fault| self.error(fault))?;
                 if self.health.limits_enforced(false) {
                     warn!(
                         source = self.health.name,
@@ -140,7 +146,7 @@ impl ClickHouse {
                 if outcome.is_ok() {
                     self.health.limits_enforced(true);
                 }
-                outcome.map_err(Fault::into_error)
+                outcome.map_err(|fault| self.error(fault))
             }
         }
     }
@@ -157,6 +163,17 @@ impl ClickHouse {
                 let message = format!("one row was asked for, {} came", rows.len());
                 Err(Error::new(Reason::Protocol, message))
             }
+        }
+    }
+
+    /// What can't be talked to is named by its address.
+    fn error(&self, fault: Fault) -> Error {
+        let error = fault.into_error();
+        match error.reason() {
+            Reason::Connection | Reason::Tls | Reason::Protocol => {
+                Error::new(error.reason(), format!("{}: {error}", self.address))
+            }
+            _ => error,
         }
     }
 
@@ -182,7 +199,10 @@ impl ClickHouse {
             "SELECT name FROM system.settings WHERE name IN ({})",
             names.join(", ")
         );
-        let rows = self.ask(&query, &[]).await.map_err(Fault::into_error)?;
+        let rows = self
+            .ask(&query, &[])
+            .await
+            .map_err(|fault| self.error(fault))?;
         let known: Vec<String> = (rows.iter())
             .map(|row| row.text("name"))
             .collect::<Result<_, _>>()?;

@@ -103,7 +103,8 @@ impl WorkerClient {
             )));
         }
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments);
+        // So that a list of processes tells whose it is.
+        command.arg0("dup_exporter").args(&self.arguments);
         for name in self.revealing_variables() {
             command.env_remove(name);
         }
