@@ -394,6 +394,25 @@ fn a_date_column_dates_windows_of_days_and_refuses_shorter_ones_by_its_name() {
 }
 
 #[test]
+fn dates_that_no_datetime_can_hold_are_long_past_or_far_ahead() {
+    for server in ["clickhouse-23", "clickhouse"] {
+        let database = Server::named(server).database();
+        database.run("CREATE TABLE DB.t (id UInt64, born Date32) ENGINE = MergeTree ORDER BY id");
+        // A DateTime would wrap around after 49710 days.
+        database.run(
+            "INSERT INTO DB.t SELECT number % 3, toDate32(now()) - number % 2 FROM numbers(4)",
+        );
+        database.run(
+            "INSERT INTO DB.t SELECT 7, arrayJoin([toDate32('1925-01-01'), \
+             toDate32('2200-01-01'), addDays(toDate32(now()), 49710)])",
+        );
+        let page = poll(&database, "key: [id], time: born, windows: [7d]");
+        assert_eq!(figures(&page, &[]), some([4.0, 3.0, 4.0 / 3.0]), "{server}");
+        assert_eq!(page.get("dup_future_rows", &[]), Some(2.0), "{server}");
+    }
+}
+
+#[test]
 fn a_profile_that_reads_with_final_hides_no_duplicates() {
     let own = OwnParts::start(&["clickhouse"]);
     let database = Server::of(own.part("clickhouse")).database();
