@@ -303,6 +303,10 @@ fn a_server_that_never_answers_delays_nobody() {
 
 // ---- Too long a query ----
 
+/// A table that is read for ever, without work for anybody: a wait stands before each block.
+const ENDLESS: &str = "CREATE VIEW DB.t AS SELECT number % 5 AS id, now() AS ts \
+                       FROM system.numbers WHERE sleep(0.1) = 0";
+
 /// How many queries of exporters on this table run on the server.
 fn running(server: &Server, database: &str) -> u32 {
     let count = server.run(&format!(
@@ -331,14 +335,11 @@ fn a_poll_that_runs_out_of_time_leaves_nothing_running() {
     let reader = server.as_user(&part("clickhouse-18")["ro1"]);
     for (user, limits) in [(&server, Some(1.0)), (&reader, Some(0.0))] {
         let mut database = server.database();
-        database
-            .run("CREATE VIEW DB.t AS SELECT number % 5 AS id, now() AS ts FROM system.numbers");
+        database.run(ENDLESS);
         database.server = user.clone();
         let yaml = database.tables("ch", &[("t", "key: [id], time: ts")]);
-        let exporter = Exporter::start(&format!(
-            "clickhouse:\n{}    limits: {{max_rows_to_read: 1000000000000000}}\n",
-            yaml.replace("timeout: 50s", "timeout: 3s")
-        ));
+        let yaml = yaml.replace("timeout: 50s", "timeout: 3s");
+        let exporter = Exporter::start(&format!("clickhouse:\n{yaml}"));
         wait_for("the query", || {
             (running(&server, &database.name) > 0).then_some(())
         });
@@ -360,7 +361,7 @@ fn a_poll_that_runs_out_of_time_leaves_nothing_running() {
 fn a_shutdown_leaves_nothing_running() {
     let server = Server::named("clickhouse-18");
     let mut database = server.database();
-    database.run("CREATE VIEW DB.t AS SELECT number % 5 AS id, now() AS ts FROM system.numbers");
+    database.run(ENDLESS);
     database.server = server.as_user(&part("clickhouse-18")["ro1"]);
     let yaml = database.tables("ch", &[("t", "key: [id], time: ts")]);
     let exporter = Exporter::start(&format!("clickhouse:\n{yaml}"));
