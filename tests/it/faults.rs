@@ -111,10 +111,10 @@ fn no_lie_of_a_server_becomes_a_figure() {
             "protocol",
             ok(&(SEVEN.to_owned() + &code(241))),
         ),
-        ("a-cut-body", "connection", broken(SEVEN, 1000)),
+        ("a-cut-body", "protocol", broken(SEVEN, 1000)),
         (
             "a-cut-chunked-body",
-            "connection",
+            "protocol",
             format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}").into(),
         ),
         ("half-a-row", "protocol", ok(half)),

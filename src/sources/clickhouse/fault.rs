@@ -23,6 +23,16 @@ impl Fault {
         Fault::Nonsense(words.into())
     }
 
+    /// What went wrong after `body` had come.
+    pub(super) fn of(error: clickhouse::error::Error, body: &[u8]) -> Self {
+        match Fault::from(error) {
+            Fault::Network(error) if !body.is_empty() => {
+                Fault::Nonsense(format!("the answer was cut: {error}"))
+            }
+            fault => fault,
+        }
+    }
+
     /// 164: the user may not change settings; 452: not this one, or not so far.
     pub(super) fn refuses_settings(&self) -> bool {
         matches!(

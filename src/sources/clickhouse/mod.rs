@@ -15,7 +15,7 @@ use std::time::Duration;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::TokioExecutor;
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
@@ -60,8 +60,9 @@ type Pinned = Arc<[(&'static str, &'static str)]>;
 /// A client of one server.
 pub struct ClickHouse {
     client: clickhouse::Client,
-    /// For people; without user and password.
+    /// Scheme, host and port, for people. A proxy's path may be a secret.
     address: String,
+    password: Option<SecretString>,
     limits: Limits,
     cluster: Option<String>,
     health: Arc<SourceHealth>,
@@ -88,7 +89,8 @@ impl ClickHouse {
         }
         Ok(Arc::new(ClickHouse {
             client,
-            address: source.url.as_str().trim_end_matches('/').into(),
+            password: source.password.clone(),
+            address: source.url.origin().ascii_serialization(),
             limits: source.limits.clone(),
             cluster: source.cluster.clone(),
             health: SourceHealth::new(&source.name),
@@ -166,15 +168,21 @@ impl ClickHouse {
         }
     }
 
-    /// What can't be talked to is named by its address.
+    /// What can't be talked to is named by its address, and what echoes our password is masked.
     fn error(&self, fault: Fault) -> Error {
         let error = fault.into_error();
-        match error.reason() {
+        let words = match error.reason() {
             Reason::Connection | Reason::Tls | Reason::Protocol => {
-                Error::new(error.reason(), format!("{}: {error}", self.address))
+                format!("{}: {error}", self.address)
             }
-            _ => error,
-        }
+            _ => error.to_string(),
+        };
+        let password = self.password.as_ref().map(ExposeSecret::expose_secret);
+        let words = match password.filter(|password| !password.is_empty()) {
+            Some(password) => words.replace(password, "***"),
+            None => words,
+        };
+        Error::new(error.reason(), words)
     }
 
     fn limit_settings(&self, deadline: Instant) -> Vec<(&'static str, String)> {
@@ -242,7 +250,7 @@ impl ClickHouse {
         let answer = async {
             let mut cursor = query.fetch_bytes("JSONEachRow")?;
             let mut body = Vec::new();
-            while let Some(chunk) = cursor.next().await? {
+            while let Some(chunk) = cursor.next().await.map_err(|e| Fault::of(e, &body))? {
                 body.extend_from_slice(&chunk);
                 if body.len() > MAX_ANSWER_BYTES {
                     return Err(Fault::nonsense("the answer is endless"));
@@ -330,4 +338,24 @@ fn http_client(source: &ClickHouseSource) -> Result<clickhouse::Client, Error> {
         .pool_idle_timeout(Duration::from_secs(2))
         .build(connector);
     Ok(clickhouse::Client::with_http_client(http))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_proxy_that_echoes_our_password_does_not_get_it_into_the_log() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let yaml = "clickhouse: [{name: ch, url: 'http://mon:S3cr3t@ch:8123'}]\n";
+        std::fs::write(file.path(), yaml).unwrap();
+        let config = Config::load(file.path()).unwrap();
+        let clickhouse = ClickHouse::new(&config.clickhouse[0]).unwrap();
+        let error = clickhouse.error(Fault::nonsense("bad header X-ClickHouse-Key: S3cr3t"));
+        assert_eq!(
+            error.to_string(),
+            "http://ch:8123: bad header X-ClickHouse-Key: ***"
+        );
+    }
 }
