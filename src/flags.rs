@@ -1,11 +1,16 @@
 //! The flags of the command line, and the logging that two of them are about.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
 use tracing::level_filters::LevelFilter;
+use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::{Layer, fmt, prelude::*};
+
+/// How long the end of the program waits for whoever reads its log.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// Tells Prometheus whether anything in a data pipeline was processed twice.
 #[derive(Parser)]
@@ -50,21 +55,54 @@ fn telemetry_path(path: &str) -> Result<String, String> {
 }
 
 impl Flags {
-    /// Libraries are heard from warnings up only: what they trace may hold secrets.
-    pub fn log_to_stderr(&self) {
+    /// `:9977` means every address of the machine, as with other exporters.
+    pub fn socket_address(&self) -> String {
+        match self.listen_address.strip_prefix(':') {
+            Some(port) => format!("0.0.0.0:{port}"),
+            None => self.listen_address.clone(),
+        }
+    }
+
+    /// What to say when that address can't be had.
+    pub fn cannot_listen(&self, error: &std::io::Error) -> String {
+        let mend = "free it, or give another --web.listen-address";
+        format!("can't listen on {}: {error}: {mend}", self.listen_address)
+    }
+
+    /// Libraries are heard from warnings up only: what they trace may hold secrets. A log that
+    /// nobody reads loses messages and holds up nothing. Ends with what it returns.
+    pub fn log_to_stderr(&self) -> Log {
+        let (stderr, guard) = tracing_appender::non_blocking(std::io::stderr());
         let level: LevelFilter = self.log_level.parse().unwrap_or(LevelFilter::INFO);
         let heard = Targets::new()
             .with_default(level.min(LevelFilter::WARN))
             .with_targets([("dup_exporter", level), ("kafka", level)]);
         let layer = match &*self.log_format {
-            "json" => fmt::layer().json().with_writer(std::io::stderr).boxed(),
+            "json" => fmt::layer().json().with_writer(stderr).boxed(),
             _ => tracing_logfmt::builder()
                 .layer()
-                .with_writer(std::io::stderr)
+                .with_writer(stderr)
                 .boxed(),
         };
         tracing_subscriber::registry()
             .with(layer.with_filter(heard))
             .init();
+        Log(Some(guard))
+    }
+}
+
+/// The log while it is written. Its end waits a little for the last messages to be taken.
+pub struct Log(Option<WorkerGuard>);
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let guard = self.0.take();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(guard);
+            // Nobody listens any more when this took too long.
+            let _ = tell.send(());
+        });
+        let _ = told.recv_timeout(LAST_WORDS);
     }
 }

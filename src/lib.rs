@@ -23,7 +23,6 @@ mod sources;
 mod web;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -103,8 +102,9 @@ pub async fn run(
         telemetry_path: config.telemetry_path.clone(),
         dropped: 0.into(),
     });
+    info!(address = %listener.local_addr()?, checks = pollers.len(), "listening");
     let outcome = tokio::select! {
-        served = serve(listener, pages, &shutdown) => served.map_err(Into::into),
+        () = web::serve(listener, web::router(pages), &shutdown, GRACE) => Ok(()),
         panicked = first_panic(&mut pollers) => Err(panicked.into()),
     };
     ended.cancel();
@@ -144,31 +144,6 @@ fn start_pollers(
         pollers.spawn(poller.run());
     }
     pollers
-}
-
-async fn serve(
-    listener: TcpListener,
-    pages: Arc<Pages>,
-    shutdown: &CancellationToken,
-) -> io::Result<()> {
-    info!(
-        address = %listener.local_addr()?,
-        checks = pages.health.checks.len(),
-        "listening"
-    );
-    let stop = shutdown.clone();
-    let server = axum::serve(listener, web::router(pages))
-        .with_graceful_shutdown(async move { stop.cancelled().await })
-        .into_future();
-    let overdue = async {
-        shutdown.cancelled().await;
-        tokio::time::sleep(GRACE).await;
-    };
-    tokio::select! {
-        served = server => served,
-        // A client that never finishes its request must not hold up the shutdown.
-        () = overdue => Ok(()),
-    }
 }
 
 /// Waits until a poller panics; for ever if none does.

@@ -35,27 +35,23 @@ fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 }
 
 async fn serve(flags: Flags) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let mut config = Config::load(&flags.config_file)?;
     if flags.config_check {
         eprintln!("{}: valid", flags.config_file.display());
         return Ok(());
     }
-    flags.log_to_stderr();
+    let _log = flags.log_to_stderr();
+    let listener = TcpListener::bind(flags.socket_address()).await;
+    let listener = listener.map_err(|error| flags.cannot_listen(&error))?;
     config.telemetry_path = flags.telemetry_path;
-    let listener = TcpListener::bind(&flags.listen_address)
-        .await
-        .map_err(|error| {
-            let mend = "free it, or give another --web.listen-address";
-            format!("can't listen on {}: {error}: {mend}", flags.listen_address)
-        })?;
     let shutdown = CancellationToken::new();
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
     let stop = shutdown.clone();
     tokio::spawn(async move {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-        tracing::info!("stopping");
         stop.cancel();
+        tracing::info!("stopping");
     });
     run(config, listener, shutdown).await
 }

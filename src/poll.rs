@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -63,12 +63,14 @@ impl Poller {
         let mut failures = 0;
         let mut first = true;
         loop {
-            let Ok(permit) = self.gate.clone().acquire_owned().await else {
-                return;
-            };
+            let permit = self.wait_for_turn().await;
             let started = Instant::now();
-            let failure = self.poll_once(started).await;
-            drop(permit);
+            let outcome = match permit {
+                Ok(_permit) => self.poll_once(started).await,
+                Err(error) => Err(error),
+            };
+            let ended = Instant::now();
+            let failure = self.write_down(&outcome, ended - started);
             failures = if failure.is_some() { failures + 1 } else { 0 };
             let mut wait = match failure {
                 Some(reason) => pause(reason, failures, interval),
@@ -79,28 +81,45 @@ impl Poller {
                 wait = wait.mul_f64(0.5 + 0.5 * fastrand::f64());
             }
             // A poll that takes longer than its interval leaves its source as long a rest.
-            let ended = Instant::now();
             let rest = (ended - started).min(interval);
             sleep_until((started + wait).max(ended + rest)).await;
         }
     }
 
-    /// One poll, written down; the reason if it failed.
-    async fn poll_once(&mut self, started: Instant) -> Option<Reason> {
-        let deadline = started + self.planned.timing.timeout.0;
-        let outcome = match timeout_at(deadline, self.planned.check.poll(deadline)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Error::new(
-                Reason::Timeout,
-                format!("no answer within {}", self.planned.timing.timeout),
-            )),
-        };
-        self.log(&outcome);
+    /// Waits for the source to have a poll to spare. That may take long when it hangs; a check whose
+    /// figures have gone stale meanwhile has failed.
+    async fn wait_for_turn(&mut self) -> Result<OwnedSemaphorePermit, Error> {
+        let limit = self.planned.timing.stale_after;
+        match timeout(limit.0, self.gate.clone().acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => {
+                let message = format!(
+                    "the source was busy with other checks for {limit}: raise interval, or lower \
+                     timeout"
+                );
+                Err(Error::new(Reason::Timeout, message))
+            }
+        }
+    }
+
+    async fn poll_once(&mut self, started: Instant) -> Result<Report, Error> {
+        let Timing { timeout, .. } = self.planned.timing;
+        let deadline = started + timeout.0;
+        let outcome = timeout_at(deadline, self.planned.check.poll(deadline)).await;
+        outcome.unwrap_or_else(|_| {
+            let message = format!("no answer within {timeout}");
+            Err(Error::new(Reason::Timeout, message))
+        })
+    }
+
+    /// Shows and logs what a poll brought; returns the reason if it failed.
+    fn write_down(&self, outcome: &Result<Report, Error>, took: Duration) -> Option<Reason> {
+        self.log(outcome);
         // Before the poll counts as done, so that whoever sees it counted finds its figures.
-        if let Ok(report) = &outcome {
+        if let Ok(report) = outcome {
             self.snapshot.store(self.slot, report, Instant::now());
         }
-        self.health.polled(&outcome, started.elapsed())
+        self.health.polled(outcome, took)
     }
 
     fn log(&self, outcome: &Result<Report, Error>) {

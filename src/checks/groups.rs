@@ -4,7 +4,7 @@
 //! A group that has no members and yet moves its offsets has consumers outside the group: with
 //! assign() nobody divides the partitions, so two such workers read everything twice.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -162,18 +162,21 @@ type Offsets = BTreeMap<String, BTreeMap<i32, i64>>;
 /// What earlier looks at one group left behind.
 #[derive(Default)]
 struct History {
-    looks: VecDeque<Look>,
+    looks: Looks,
     /// The newest known commit of each partition.
     committed: Offsets,
     moves: BTreeMap<String, Moves>,
 }
 
-/// One look, as far as commits without members are concerned.
-struct Look {
-    at: Instant,
-    memberless: bool,
-    /// Whether a committed offset moved forward since the look before.
-    advanced: bool,
+/// When the group was looked at, as far as commits without members are concerned.
+#[derive(Default, Clone, Copy)]
+struct Looks {
+    last: Option<Instant>,
+    before: Option<Instant>,
+    /// The last one that found the group other than empty.
+    with_members: Option<Instant>,
+    /// The one after which offsets were last seen to have moved forward.
+    before_move: Option<Instant>,
 }
 
 /// How far the commits of one topic moved since the exporter first saw them.
@@ -185,8 +188,8 @@ struct Moves {
 }
 
 impl History {
-    /// Takes in a look at `now`, and forgets what lies `window` and more behind it.
-    fn take_in(&mut self, group: &Group, log_ends: &Offsets, now: Instant, window: Duration) {
+    /// Takes in a look at `now`.
+    fn take_in(&mut self, group: &Group, log_ends: &Offsets, now: Instant) {
         let mut committed = Offsets::new();
         self.moves.retain(|topic, _| group.committed.contains_key(topic));
         let forward_before = self.forward();
@@ -202,30 +205,38 @@ impl History {
             committed.insert(topic.clone(), partitions.collect());
         }
         self.committed = committed;
-        self.looks.retain(|look| now.duration_since(look.at) < window);
-        self.looks.push_back(Look {
-            at: now,
-            memberless: group.state == Some(State::Empty) && group.members == 0,
-            advanced: self.forward() > forward_before,
-        });
+        let memberless = group.state == Some(State::Empty) && group.members == 0;
+        self.looks.add(now, memberless, self.forward() > forward_before);
     }
 
     fn forward(&self) -> u64 {
         self.moves.values().fold(0, |sum, moves| sum.saturating_add(moves.forward))
     }
+}
+
+impl Looks {
+    fn add(&mut self, now: Instant, memberless: bool, advanced: bool) {
+        self.before = self.last.replace(now);
+        if !memberless {
+            self.with_members = Some(now);
+        }
+        if advanced {
+            self.before_move = self.before;
+        }
+    }
 
     /// Whether somebody commits without being a member; `None` while one look can't tell.
     ///
-    /// A move counts only when both looks around it lie in the window: before the first one there
-    /// may have been members.
-    fn memberless_commits(&self) -> Option<bool> {
-        if self.looks.iter().any(|look| !look.memberless) {
+    /// A move counts only when both looks around it lie in the window that ends with the last
+    /// look: before the first one there may have been members.
+    fn memberless_commits(&self, window: Duration) -> Option<bool> {
+        let last = self.last?;
+        let in_window = |at: Instant| last.duration_since(at) < window;
+        if self.with_members.is_some_and(in_window) {
             return Some(false);
         }
-        match self.looks.len() {
-            0 | 1 => None,
-            _ => Some(self.looks.iter().skip(1).any(|look| look.advanced)),
-        }
+        self.before.filter(|&before| in_window(before))?;
+        Some(self.before_move.is_some_and(in_window))
     }
 }
 
@@ -303,7 +314,7 @@ fn samples(
         samples.push(EXPECTED_MEMBERS.sample(&labels, members.into()));
     }
     if !config.ignore.iter().any(|pattern| pattern.is_match(name))
-        && let Some(memberless) = history.memberless_commits()
+        && let Some(memberless) = history.looks.memberless_commits(config.window.0)
     {
         samples.push(MEMBERLESS_COMMITS.sample(&labels, f64::from(u8::from(memberless))));
     }
@@ -399,7 +410,7 @@ impl Groups {
         now: Instant,
     ) -> Vec<Sample> {
         let history = self.histories.entry(name.to_owned()).or_default();
-        history.take_in(group, log_ends, now, self.config.window.0);
+        history.take_in(group, log_ends, now);
         samples(&self.health.name, name, group, history, log_ends, &self.config)
     }
 }

@@ -425,10 +425,10 @@ impl Look<'_> {
             )));
         }
         Ok(self.each(totals, |labels, total, i| {
-            let mut samples = vec![
-                PART_LOG_ROWS.sample(labels, written[i].rows as f64),
-                PART_LOG_COVERAGE.sample(labels, written[i].coverage),
-            ];
+            let mut samples = vec![PART_LOG_COVERAGE.sample(labels, written[i].coverage)];
+            if written[i].coverage > 0.0 {
+                samples.push(PART_LOG_ROWS.sample(labels, written[i].rows as f64));
+            }
             let ratio = written[i].ratio(total, config.min_coverage);
             samples.extend(ratio.map(|ratio| PART_LOG_RATIO.sample(labels, ratio)));
             samples

@@ -274,6 +274,11 @@ fn samples(source: &str, config: &Config, row: &Row) -> Result<Vec<Sample>, Erro
         let keys = row.count(&format!("keys_{i}"))?;
         let duplicated = row.count(&format!("duplicated_{i}"))?;
         let null = row.count(&format!("null_{i}"))?;
+        let sane = duplicated <= keys && keys <= rows && null <= rows && (keys > 0) == (rows > 0);
+        if !sane {
+            let message = format!("{rows} rows of {keys} keys, {duplicated} of them twice, can't be");
+            return Err(Error::new(Reason::Protocol, message));
+        }
         samples.push(ROWS.sample(&labels, rows as f64));
         samples.push(KEYS.sample(&labels, keys as f64));
         samples.push(DUPLICATED_KEYS.sample(&labels, duplicated as f64));

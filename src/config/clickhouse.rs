@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use percent_encoding::percent_decode_str;
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize;
+use serde::de::{self, Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 use url::Url;
 
@@ -31,12 +31,24 @@ pub(crate) struct ClickHouseSource {
 }
 
 /// What a query may cost; the server enforces it.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Limits {
+    #[serde(deserialize_with = "above_zero")]
     pub max_threads: u64,
     pub max_memory_usage: Bytes,
+    #[serde(deserialize_with = "above_zero")]
     pub max_rows_to_read: u64,
+}
+
+/// ClickHouse takes 0 for "no limit".
+fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    match u64::deserialize(deserializer)? {
+        0 => Err(de::Error::custom(
+            "0 would be no limit at all: write a number above 0",
+        )),
+        limit => Ok(limit),
+    }
 }
 
 impl Default for Limits {
@@ -61,7 +73,7 @@ pub(crate) struct Tls {
     pub insecure_skip_verify: bool,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RawTls {
     ca_file: Option<Text>,
@@ -108,7 +120,7 @@ fn server_name(raw: Spanned<Text>) -> Result<ServerName<'static>, Invalid> {
     })
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Raw {
     name: Spanned<Text>,

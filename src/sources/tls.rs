@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -14,11 +14,12 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use crate::config::Tls;
 use crate::error::{Error, Reason};
 
-/// The client's side of TLS, as configured.
+/// The client's side of TLS, as configured. `wanted` is false for a source without TLS, which needs
+/// no certificates.
 ///
 /// # Errors
 /// `tls`, when a file can't be read or holds no usable certificate or key.
-pub fn client_config(tls: &Tls) -> Result<ClientConfig, Error> {
+pub fn client_config(tls: &Tls, wanted: bool) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -27,8 +28,10 @@ pub fn client_config(tls: &Tls) -> Result<ClientConfig, Error> {
         builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(TrustAnybody(provider)))
-    } else {
+    } else if wanted {
         builder.with_root_certificates(roots(tls.ca_file.as_deref())?)
+    } else {
+        builder.with_root_certificates(RootCertStore::empty())
     };
     match &tls.client {
         None => Ok(builder.with_no_client_auth()),
@@ -52,9 +55,12 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, Error> {
                 roots.add(certificate).map_err(|e| unusable(file, &e))?;
             }
         }
-        // A system store may hold a broken entry; the good ones are used all the same.
+        // A system store may hold a broken entry; the good ones are used all the same. It is read
+        // once for all sources, since that takes its time.
         None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            static SYSTEM: OnceLock<Vec<CertificateDer<'static>>> = OnceLock::new();
+            let system = SYSTEM.get_or_init(|| rustls_native_certs::load_native_certs().certs);
+            roots.add_parsable_certificates(system.iter().cloned());
         }
     }
     Ok(roots)

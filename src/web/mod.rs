@@ -2,6 +2,7 @@
 //! answered from memory.
 
 mod landing;
+mod serve;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +17,7 @@ use tokio::time::Instant;
 use tower_http::compression::CompressionLayer;
 use tracing::{error, warn};
 
+pub use self::serve::serve;
 use crate::sample::gather;
 use crate::self_metrics::{Health, series_dropped};
 use crate::snapshot::Snapshot;

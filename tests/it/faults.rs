@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::program::{Program, command};
@@ -461,4 +462,116 @@ kafka:
         let leak = text.lines().find(|line| line.contains("S3cr3t"));
         assert_eq!(leak, None, "{place}");
     }
+}
+
+// ---- Abuse ----
+
+#[test]
+fn an_endless_error_is_not_collected() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let most = sent.clone();
+    let fake = Fake::new(move |_, stream| {
+        stream.write_all(b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+        let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+        for chunks in 1.. {
+            stream.write_all(chunk.as_bytes())?;
+            most.fetch_max(chunks * chunk.len(), Ordering::Relaxed);
+        }
+        Ok(())
+    });
+    let exporter = Exporter::start(&format!("clickhouse:\n{}", fake.source("ch")));
+    let page = exporter.fresh();
+    assert_eq!(
+        page.get("dup_check_up", &[("check", "table:d.t")]),
+        Some(0.0)
+    );
+    let sent = sent.load(Ordering::Relaxed);
+    // The bound of 32 MiB, and what lies in the buffers of two sockets.
+    assert!(
+        sent > 30 << 20 && sent < 48 << 20,
+        "{sent} bytes were taken"
+    );
+}
+
+#[test]
+fn clients_that_say_nothing_do_not_keep_prometheus_out() {
+    let fake = Fake::new(|_, _| hang());
+    let exporter = Exporter::start(&format!("clickhouse:\n{}", fake.source("ch")));
+    let address = exporter.url("").replace("http://", "");
+    let silent: Vec<_> = (0..300)
+        .map(|i| {
+            let mut stream = TcpStream::connect(&address).expect("a connection");
+            if i % 2 == 0 {
+                stream.write_all(b"GET /metrics HTT").expect("a start");
+            }
+            stream
+        })
+        .collect();
+    // A client may be silent for 10 s, and 256 are served at once.
+    let asked = Instant::now();
+    assert_eq!(exporter.get("/-/healthy").0, 200);
+    assert!(
+        asked.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        asked.elapsed()
+    );
+    drop(silent);
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_nothing() {
+    let mut yaml =
+        String::from("clickhouse:\n  - name: ch\n    url: http://127.0.0.1:1\n    tables:\n");
+    for i in 0..100 {
+        yaml +=
+            &format!("      - {{database: d, table: t{i}, key: [k], time: ts, interval: 1s}}\n");
+    }
+    let config = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(config.path(), yaml).expect("a writable file");
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("an address").to_string();
+    drop(free);
+    let config = config.path().to_str().expect("UTF-8");
+    let mut unread = Program::unread(&mut command(&[
+        "--log.level=trace",
+        "--config.file",
+        config,
+        "--web.listen-address",
+        &address,
+    ]));
+    // Each poll logs far more than 100 bytes, and a pipe takes 64 KiB.
+    wait_for("more log than the pipe takes", || {
+        let mut page = ureq::get(format!("http://{address}/metrics")).call().ok()?;
+        let page = Page::parse(&page.body_mut().read_to_string().ok()?);
+        let polls: f64 = page.all("dup_check_polls_total").values().sum();
+        (polls > 1000.0).then_some(())
+    });
+    let (status, took) = unread.stop("-TERM");
+    assert_eq!(status.code(), Some(0));
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[test]
+fn a_check_that_waits_too_long_for_its_turn_has_failed() {
+    let fake = Fake::new(|_, _| hang());
+    let mut yaml = format!(
+        "clickhouse:\n  - name: ch\n    url: http://{}\n    tables:\n",
+        fake.address
+    );
+    for i in 0..10 {
+        yaml += &format!(
+            "      - {{database: d, table: t{i}, key: [k], time: ts, interval: 1s, timeout: 30s}}\n"
+        );
+    }
+    let exporter = Exporter::start(&yaml);
+    wait_for(
+        "all but the two that are under way are written down",
+        || {
+            let polls = exporter.scrape().all("dup_check_polls_total");
+            let waited = polls.values().filter(|polls| **polls > 0.0).count();
+            (waited == 8).then_some(())
+        },
+    );
+    let page = exporter.scrape();
+    assert!(page.all("dup_check_up").values().all(|up| *up == 0.0));
 }

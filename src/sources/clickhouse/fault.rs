@@ -109,10 +109,11 @@ fn code_of(body: &str) -> Option<u32> {
 }
 
 fn shorten(text: &str) -> String {
-    let line = text.lines().next().unwrap_or_default().trim();
+    let line: Vec<_> = text.split_whitespace().collect();
+    let line = line.join(" ");
     match line.char_indices().nth(MAX_WORDS) {
         Some((cut, _)) => format!("{}…", &line[..cut]),
-        None => line.to_owned(),
+        None => line,
     }
 }
 

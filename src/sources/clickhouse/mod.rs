@@ -14,10 +14,13 @@ use std::time::Duration;
 
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use secrecy::{ExposeSecret, SecretString};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
+use tower::util::MapResponse;
 use tracing::{debug, warn};
 
 use self::fault::Fault;
@@ -26,6 +29,7 @@ pub use self::shape::Shape;
 use crate::config::{ClickHouseSource, Limits};
 use crate::error::{Error, Reason};
 use crate::self_metrics::SourceHealth;
+use crate::sources::bounded::Bounded;
 use crate::sources::tls;
 
 /// The server gives up this long before we do, so that its word arrives.
@@ -325,14 +329,19 @@ impl Drop for InFlight {
 }
 
 fn http_client(source: &ClickHouseSource) -> Result<clickhouse::Client, Error> {
-    let config = tls::client_config(&source.tls)?;
+    let config = tls::client_config(&source.tls, source.url.scheme() == "https")?;
     let mut builder = HttpsConnectorBuilder::new()
         .with_tls_config(config)
         .https_or_http();
     if let Some(name) = &source.tls.server_name {
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone()));
     }
-    let connector = builder.enable_http1().build();
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    let http = MapResponse::new(http, |stream: TokioIo<TcpStream>| {
+        TokioIo::new(Bounded::new(stream.into_inner()))
+    });
+    let connector = builder.enable_http1().wrap_connector(http);
     // Servers close idle connections after 3 s; one that is about to close must not be reused.
     let http = HttpClient::builder(TokioExecutor::new())
         .pool_idle_timeout(Duration::from_secs(2))

@@ -79,7 +79,10 @@ impl ClickHouse {
         let about = format!(
             "SELECT engine, sorting_key FROM system.tables WHERE database = {db} AND name = {name}"
         );
-        let about = self.row(&about, deadline).await?;
+        let about = self.rows(&about, deadline).await?.pop().ok_or_else(|| {
+            let message = format!("table {database}.{table} is gone: create it");
+            Error::new(Reason::UnknownTable, message)
+        })?;
         let engine = about.text("engine")?;
         Ok(Shape {
             database: database.into(),
