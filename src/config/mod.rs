@@ -127,11 +127,8 @@ fn validate(raw: Spanned<Raw>) -> Result<Config, Invalid> {
     let defaults = Defaults {
         interval: raw.interval.map_or(Span::seconds(60), |i| i.value),
         timeout: raw.timeout.map_or(Span::seconds(20), |t| t.value),
-        stale_after: raw.stale_after.as_ref().map(|common| common.value),
+        stale_after: raw.stale_after,
     };
-    if let Some(common) = &raw.stale_after {
-        must_span_two(common, defaults.interval)?;
-    }
     let mut names = SourceNames::default();
     let kafka = (raw.kafka.into_iter())
         .map(|raw| raw.validate(&defaults, &mut names))
@@ -217,19 +214,23 @@ pub(crate) struct Defaults {
     /// Of the checks that have no slower default of their own.
     pub interval: Span,
     timeout: Span,
-    stale_after: Option<Span>,
+    stale_after: Option<Spanned<Span>>,
 }
 
 impl Defaults {
     /// The timing of a check whose interval is `interval` unless it sets its own.
     pub(crate) fn timing(&self, interval: Span, own: OwnTiming) -> Result<Timing, Invalid> {
+        let follows_the_top = own.interval.is_none() && interval == self.interval;
         let interval = own.interval.map_or(interval, |i| i.value);
         let timeout = own.timeout.map_or(self.timeout, |t| t.value);
+        let common = self.stale_after.as_ref();
         if let Some(own) = &own.stale_after {
             must_span_two(own, interval)?;
+        } else if let Some(common) = common.filter(|_| follows_the_top) {
+            must_span_two(common, interval)?;
         }
         // What the top says is meant for the quick checks; a slower one keeps its default.
-        let common = self.stale_after.filter(|common| common.0 >= interval.0 * 2);
+        let common = common.map(|c| c.value).filter(|c| c.0 >= interval.0 * 2);
         let stale_after = own.stale_after.map(|own| own.value).or(common);
         Ok(Timing {
             interval,
@@ -348,6 +349,12 @@ clickhouse:
         assert_eq!(seconds(config.kafka[0].timing), [60, 20, 180]);
         let table = &config.clickhouse[0].tables[0];
         assert_eq!(seconds(table.timing), [300, 20, 900]);
+        let quick = LEAST.replace("time: ts", "time: ts, interval: 5s");
+        let quick = quick.replace("9092", "9092\n    interval: 5s");
+        let config = load(&format!("stale_after: 30s\n{quick}"));
+        assert_eq!(seconds(config.kafka[0].timing), [5, 20, 30]);
+        let table = &config.clickhouse[0].tables[0];
+        assert_eq!(seconds(table.timing), [5, 20, 30]);
     }
 
     #[test]
