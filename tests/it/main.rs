@@ -5,8 +5,8 @@
 //! real servers that form a cluster), one 26.9 without `system.part_log`, and Kafka. Every test has
 //! databases, topics, groups and an exporter of its own; one that kills a server starts its own.
 //!
-//! What needs real group members is skipped where the broker is the fallback that has none; each
-//! skip is printed, and `DUP_REQUIRE_KAFKA=1` makes it a failure.
+//! What needs a real Kafka is skipped by name where the broker is the fallback; `dev/test` prints and
+//! counts the skips, and `DUP_REQUIRE_KAFKA=1` makes them failures.
 
 #![allow(
     clippy::expect_used,
