@@ -84,7 +84,9 @@ pub async fn run(
     }
     let stale_after = planned.iter().map(|p| p.timing.stale_after.0);
     let snapshot = Arc::new(Snapshot::new(stale_after, config.max_series));
-    let checks = planned.iter().map(|p| CheckHealth::new(&p.source, &p.name));
+    let checks = planned
+        .iter()
+        .map(|p| CheckHealth::new(&p.source, &p.name, p.reasons));
     let health = Health {
         checks: checks.collect(),
         sources: sources.health(),

@@ -33,6 +33,8 @@ pub struct Planned {
     /// The `check` label, such as `table:audit.playlog`.
     pub name: String,
     pub timing: Timing,
+    /// Why its polls may fail.
+    pub reasons: &'static [Reason],
     pub check: Box<dyn Check>,
 }
 

@@ -186,6 +186,8 @@ impl Flag {
 pub struct CheckHealth {
     pub source: String,
     pub check: String,
+    /// Why its polls may fail.
+    reasons: &'static [Reason],
     state: Mutex<CheckState>,
 }
 
@@ -204,10 +206,11 @@ pub struct CheckState {
 
 impl CheckHealth {
     /// A check that was not polled yet.
-    pub fn new(source: &str, check: &str) -> Arc<Self> {
+    pub fn new(source: &str, check: &str, reasons: &'static [Reason]) -> Arc<Self> {
         Arc::new(CheckHealth {
             source: source.into(),
             check: check.into(),
+            reasons,
             state: Mutex::default(),
         })
     }
@@ -271,11 +274,14 @@ impl CheckHealth {
         if let Some(at) = state.last_success {
             samples.push(CHECK_LAST_SUCCESS.sample(&names, unix_seconds(at)));
         }
-        // Every reason from the start, so that increase() sees the first failure.
+        // What may happen is shown from the start, so that increase() sees the first failure.
         for reason in Reason::ALL {
             let labels = [names[0], names[1], reason.as_str()];
-            let failures = state.failures.get(&reason).copied().unwrap_or(0);
-            samples.push(CHECK_FAILURES.sample(&labels, failures as f64));
+            let failures = state.failures.get(&reason).copied();
+            let failures = failures.or_else(|| self.reasons.contains(&reason).then_some(0));
+            if let Some(failures) = failures {
+                samples.push(CHECK_FAILURES.sample(&labels, failures as f64));
+            }
             if let Some(&count) = state.unreadable.get(&reason) {
                 samples.push(CHECK_UNREADABLE.sample(&labels, count as f64));
             }
@@ -305,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_failed_poll_is_counted_by_its_reason_and_takes_the_check_down() {
-        let health = CheckHealth::new("logs", "table:a.b");
+        let health = CheckHealth::new("logs", "table:a.b", &[]);
         let took = Duration::from_secs(1);
         health.polled(&Ok(Report::default()), took);
         assert!(health.state().up);
@@ -318,7 +324,7 @@ mod tests {
 
     #[test]
     fn unreadable_items_leave_the_check_up_and_are_counted() {
-        let health = CheckHealth::new("main", "groups");
+        let health = CheckHealth::new("main", "groups", &[]);
         let unreadable = |n: usize| {
             let mut report = Report::default();
             for i in 0..n {

@@ -20,7 +20,9 @@ use crate::poll::{Check, Planned};
 use crate::sample::{Family, Sample};
 use crate::self_metrics::SourceHealth;
 use crate::snapshot::Report;
-use crate::sources::kafka::{Filter, Group, GroupReader, Protocol, Snapshot, State, WorkerClient};
+use crate::sources::kafka::{
+    Filter, Group, GroupReader, Protocol, REASONS, Snapshot, State, WorkerClient,
+};
 
 const DEFAULT_MAX_GROUPS: usize = 5_000;
 const DEFAULT_WINDOW: Span = Span::seconds(900);
@@ -353,6 +355,7 @@ pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
             source: source.name.clone(),
             name: "groups".into(),
             timing: source.timing,
+            reasons: REASONS,
             check: Box::new(Groups::new(&source.groups, health.clone(), Box::new(reader))),
         }
     };

@@ -23,7 +23,7 @@ use crate::error::{Error, Reason};
 use crate::poll::{Check, Planned};
 use crate::sample::{Family, Sample};
 use crate::snapshot::Report;
-use crate::sources::clickhouse::{ClickHouse, Row, Shape, sql};
+use crate::sources::clickhouse::{ClickHouse, REASONS, Row, Shape, sql};
 
 const DEFAULT_INTERVAL: Span = Span::seconds(300);
 /// Counting the keys of two months is not cheap.
@@ -328,6 +328,7 @@ pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
         source: clickhouse.health().name.clone(),
         name: format!("summary:{}.{}", config.database, config.table),
         timing: config.timing,
+        reasons: REASONS,
         check: Box::new(Summary { config, clickhouse }),
     })
 }

@@ -17,7 +17,7 @@ use crate::error::{Error, Reason};
 use crate::poll::{Check, Planned};
 use crate::sample::{Family, Sample};
 use crate::snapshot::Report;
-use crate::sources::clickhouse::{ClickHouse, Row, Shape, sql};
+use crate::sources::clickhouse::{ClickHouse, REASONS, Row, Shape, sql};
 
 const DEFAULT_INTERVAL: Span = Span::seconds(300);
 const DEFAULT_WINDOWS: [Span; 2] = [Span::seconds(600), Span::seconds(3_600)];
@@ -305,6 +305,7 @@ pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
         source: clickhouse.health().name.clone(),
         name: format!("table:{}.{}", config.database, config.table),
         timing: config.timing,
+        reasons: REASONS,
         check: Box::new(Table { config, clickhouse }),
     })
 }

@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn every_check_is_shown_with_its_state_and_nothing_gets_out_of_its_cell() {
         let checks: Vec<_> = ["table:a.<b>", "summary:a.c", "groups"]
-            .map(|name| CheckHealth::new("logs", name))
+            .map(|name| CheckHealth::new("logs", name, &[]))
             .into();
         let error = Error::new(Reason::Connection, "refused by <host>");
         checks[0].polled(&Err(error), Duration::from_millis(1500));

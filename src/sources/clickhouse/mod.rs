@@ -59,6 +59,22 @@ const PINNED: &[(&str, &str)] = &[
     ("empty_result_for_aggregation_by_empty_set", "0"),
 ];
 
+/// Why a question may fail.
+pub const REASONS: &[Reason] = &[
+    Reason::Timeout,
+    Reason::Connection,
+    Reason::Tls,
+    Reason::Auth,
+    Reason::Authorization,
+    Reason::UnknownTable,
+    Reason::UnknownColumn,
+    Reason::NoPartLog,
+    Reason::Unsupported,
+    Reason::Protocol,
+    Reason::Server,
+    Reason::Limit,
+];
+
 type Pinned = Arc<[(&'static str, &'static str)]>;
 
 /// A client of one server.

@@ -20,9 +20,23 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
+use crate::error::{Error, Reason};
 
 pub use supervisor::WorkerClient;
+
+/// Why a look, or one group of it, may fail; `limit` is for groups over [`Filter::max_groups`].
+pub const REASONS: &[Reason] = &[
+    Reason::Timeout,
+    Reason::Connection,
+    Reason::Tls,
+    Reason::Auth,
+    Reason::Authorization,
+    Reason::Worker,
+    Reason::Coordinator,
+    Reason::Unsupported,
+    Reason::Server,
+    Reason::Limit,
+];
 
 /// Which groups and topics a look is about, and how many groups at most. Regular expressions
 /// of the `regex` crate, matched anywhere in the name.
