@@ -23,7 +23,7 @@ use crate::error::{Error, Reason};
 use crate::poll::{Check, Planned};
 use crate::sample::{Family, Sample};
 use crate::snapshot::Report;
-use crate::sources::clickhouse::{ClickHouse, REASONS, Row, Shape, sql};
+use crate::sources::clickhouse::{ClickHouse, REASONS, Row, Shape, base_type, sql};
 
 const DEFAULT_INTERVAL: Span = Span::seconds(300);
 /// Counting the keys of two months is not cheap.
@@ -237,7 +237,7 @@ enum Day {
 impl Day {
     fn of_column(shape: &Shape, column: &str) -> Result<Self, Error> {
         let kind = shape.type_of(column)?;
-        match kind.split('(').next().unwrap_or(kind) {
+        match base_type(kind) {
             "Date" | "Date32" => Ok(Day::Date(sql::name(column))),
             "DateTime" | "DateTime64" => Ok(Day::Instant(sql::name(column))),
             _ => {
@@ -377,7 +377,7 @@ impl Check for Summary {
         Ok(Report {
             items,
             failure,
-            skipped: 0,
+            ..Report::default()
         })
     }
 }

@@ -17,7 +17,7 @@ use crate::error::{Error, Reason};
 use crate::poll::{Check, Planned};
 use crate::sample::{Family, Sample};
 use crate::snapshot::Report;
-use crate::sources::clickhouse::{ClickHouse, REASONS, Row, Shape, sql};
+use crate::sources::clickhouse::{ClickHouse, REASONS, Row, Shape, base_type, sql};
 
 const DEFAULT_INTERVAL: Span = Span::seconds(300);
 const DEFAULT_WINDOWS: [Span; 2] = [Span::seconds(600), Span::seconds(3_600)];
@@ -185,7 +185,7 @@ impl Clock {
     fn of(config: &Config, shape: &Shape) -> Result<Self, Error> {
         let column = sql::name(&config.time);
         let kind = shape.type_of(&config.time)?;
-        let base = kind.split('(').next().unwrap_or(kind);
+        let base = base_type(kind);
         match base {
             "DateTime" => Ok(Clock { time: column, now: "now()" }),
             "DateTime64" => Ok(Clock { time: column, now: "now64(6)" }),

@@ -4,19 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use crate::program::{Hanging, Program, command, run};
-use crate::support::{root, wait_for};
-
-/// Status code and text of a page.
-fn get(address: &str, path: &str) -> (u16, String) {
-    let mut answer = ureq::get(format!("http://{address}{path}"))
-        .config()
-        .http_status_as_error(false)
-        .build()
-        .call()
-        .expect("the exporter answers");
-    let text = answer.body_mut().read_to_string().expect("a text");
-    (answer.status().as_u16(), text)
-}
+use crate::support::{get, root, wait_for};
 
 #[test]
 fn the_version_is_that_of_the_package() {
@@ -74,11 +62,11 @@ fn another_telemetry_path_is_served_in_place_of_the_usual_one() {
     let hanging = Hanging::new();
     let mut program = hanging.start(&["--web.telemetry-path=/dup/metrics"]);
     let address = program.address();
-    let (status, page) = get(&address, "/dup/metrics");
+    let (status, page) = get(&format!("http://{address}/dup/metrics"));
     assert_eq!(status, 200);
     assert!(page.contains("dup_exporter_build_info"), "{page}");
-    assert_eq!(get(&address, "/metrics").0, 404);
-    let (_, landing) = get(&address, "/");
+    assert_eq!(get(&format!("http://{address}/metrics")).0, 404);
+    let (_, landing) = get(&format!("http://{address}/"));
     assert!(landing.contains("<a href=\"dup/metrics\">"), "{landing}");
 }
 

@@ -270,14 +270,7 @@ impl Exporter {
 
     /// The body of a page, whatever its status.
     pub fn get(&self, path: &str) -> (u16, String) {
-        let mut answer = ureq::get(self.url(path))
-            .config()
-            .http_status_as_error(false)
-            .build()
-            .call()
-            .expect("the exporter answers");
-        let text = answer.body_mut().read_to_string().expect("a text");
-        (answer.status().as_u16(), text)
+        get(&self.url(path))
     }
 
     /// The metrics right now.
@@ -365,6 +358,18 @@ impl Drop for Exporter {
             );
         }
     }
+}
+
+/// Status code and text of a page, whatever its status.
+pub fn get(url: &str) -> (u16, String) {
+    let mut answer = ureq::get(url)
+        .config()
+        .http_status_as_error(false)
+        .build()
+        .call()
+        .expect("the exporter answers");
+    let text = answer.body_mut().read_to_string().expect("a text");
+    (answer.status().as_u16(), text)
 }
 
 /// A configuration from text, whose Kafka worker is the real program.

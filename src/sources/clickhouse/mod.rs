@@ -25,7 +25,7 @@ use tracing::{debug, warn};
 
 use self::fault::Fault;
 pub use self::rows::Row;
-pub use self::shape::Shape;
+pub use self::shape::{Shape, base_type};
 use crate::config::{ClickHouseSource, Limits};
 use crate::error::{Error, Reason};
 use crate::self_metrics::SourceHealth;
@@ -144,8 +144,7 @@ impl ClickHouse {
         let pinned = self.pinned().await?;
         let mut settings: Vec<(&str, String)> =
             pinned.iter().map(|&(k, v)| (k, v.to_owned())).collect();
-        let limits = self.limit_settings(deadline);
-        settings.extend(limits.iter().cloned());
+        settings.extend(self.limit_settings(deadline));
         match self.ask(sql, &settings).await {
             Err(fault) if fault.refuses_settings() => {
                 // readonly=1 lets nobody set limits. The pinned settings stay: what equals the

@@ -169,6 +169,11 @@ impl ClickHouse {
     }
 }
 
+/// A type without its parameters: `DateTime64` of `DateTime64(3, 'UTC')`.
+pub fn base_type(kind: &str) -> &str {
+    kind.split('(').next().unwrap_or(kind)
+}
+
 /// `Replicated` and `Shared` change where rows are, not what they are.
 fn plain_engine(engine: &str) -> &str {
     let engine = engine.strip_prefix("Replicated").unwrap_or(engine);
