@@ -8,6 +8,7 @@
 //! - `poll`: one task per check, with interval, time limit and outcome.
 //! - `snapshot`: the last good samples of every item, until they are too old.
 //! - `self_metrics`: how checks and sources fare.
+//! - `generation`: all of this for one configuration, and how a reload replaces it.
 //! - `sample`: what a metric is. `web`: the pages that show all this.
 //!
 //! [`run`] ties them together.
@@ -15,6 +16,7 @@
 mod checks;
 pub mod config;
 pub mod error;
+mod generation;
 mod poll;
 mod sample;
 mod self_metrics;
@@ -22,23 +24,20 @@ mod snapshot;
 mod sources;
 mod web;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use prometheus::Registry;
 use prometheus::process_collector::ProcessCollector;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info};
 
 pub use crate::config::Config;
-use crate::poll::{Planned, Poller};
-use crate::self_metrics::{CheckHealth, Health};
-use crate::snapshot::Snapshot;
+use crate::generation::Generation;
 pub use crate::sources::kafka::worker;
 use crate::web::Pages;
 
@@ -65,97 +64,89 @@ pub fn declared_metrics() -> Vec<(
     families.iter().map(describe).collect()
 }
 
-/// Polls and serves until `shutdown` is cancelled.
+/// Polls and serves until `shutdown` is cancelled. The configuration's file is read again when
+/// `hangup` is notified, and when `/-/reload` is asked for; one that can't be used changes nothing.
 ///
 /// A source that is down is no error: its checks fail until it is back.
 ///
 /// # Errors
-/// When a certificate of the configuration can't be used, when the listener fails, or when a check
-/// panics, which is a bug.
+/// When a certificate of the configuration can't be used, or when a check panics, which is a bug.
 pub async fn run(
     config: Config,
     listener: TcpListener,
     shutdown: CancellationToken,
+    hangup: Arc<Notify>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let sources = checks::Sources::new(&config)?;
-    let planned = checks::plan(&config, &sources);
-    if planned.is_empty() {
-        warn!("the configuration asks for no check");
-    }
-    let stale_after = planned.iter().map(|p| p.timing.stale_after.0);
-    let snapshot = Arc::new(Snapshot::new(stale_after, config.max_series));
-    let checks = planned
-        .iter()
-        .map(|p| CheckHealth::new(&p.source, &p.name, p.reasons));
-    let health = Health {
-        checks: checks.collect(),
-        sources: sources.health(),
-        config_read_at: SystemTime::now(),
-    };
-
-    // Whatever ends the run ends the pollers too.
+    let mut config = Arc::new(config);
+    let mut generation = Generation::start(&config)?;
+    // Whatever ends the run ends the pages too.
     let ended = shutdown.child_token();
     let _end = ended.clone().drop_guard();
-    let mut pollers = start_pollers(planned, &health, &snapshot, &ended);
+    let (reloads, mut wishes) = mpsc::channel(1);
     let pages = Arc::new(Pages {
-        health,
-        snapshot,
+        view: ArcSwap::new(generation.view.clone()),
+        reloads,
         process: process_metrics()?,
         telemetry_path: config.telemetry_path.clone(),
         dropped: 0.into(),
     });
-    info!(address = %listener.local_addr()?, checks = pollers.len(), "listening");
-    let outcome = tokio::select! {
-        () = web::serve(listener, web::router(pages), &shutdown, GRACE) => Ok(()),
-        panicked = first_panic(&mut pollers) => Err(panicked.into()),
-    };
-    ended.cancel();
-    let settle = async {
-        while pollers.join_next().await.is_some() {}
-        for clickhouse in &sources.clickhouse {
-            clickhouse.settle().await;
+    let checks = generation.view.health.checks.len();
+    info!(address = %listener.local_addr()?, checks, "listening");
+    let router = web::router(pages.clone());
+    let mut server = tokio::spawn(web::serve(listener, router, ended, GRACE));
+    let outcome = loop {
+        let wish = tokio::select! {
+            served = &mut server => break served.map_err(Into::into),
+            panicked = generation.panic() => break Err(panicked.into()),
+            () = hangup.notified() => None,
+            wish = wishes.recv() => wish,
+        };
+        let reload = reload(&mut config, &mut generation, &pages);
+        let Some(outcome) = shutdown.run_until_cancelled(reload).await else {
+            continue;
+        };
+        if let Some(wish) = wish {
+            // Whoever asked may have gone.
+            let _ = wish.send(outcome);
         }
     };
-    if timeout(GRACE, settle).await.is_err() {
-        warn!("some query may still run on its server, up to its time limit");
-    }
+    generation.stop(GRACE).await;
     outcome
 }
 
-/// One task per check; the checks of one source share its gate.
-fn start_pollers(
-    planned: Vec<Planned>,
-    health: &Health,
-    snapshot: &Arc<Snapshot>,
-    ended: &CancellationToken,
-) -> JoinSet<()> {
-    let mut pollers = JoinSet::new();
-    let mut gates: BTreeMap<String, Arc<Semaphore>> = BTreeMap::new();
-    for (slot, planned) in planned.into_iter().enumerate() {
-        let gate = gates
-            .entry(planned.source.clone())
-            .or_insert_with(|| Arc::new(Semaphore::new(poll::POLLS_PER_SOURCE)));
-        let poller = Poller {
-            slot,
-            snapshot: snapshot.clone(),
-            health: health.checks[slot].clone(),
-            gate: gate.clone(),
-            shutdown: ended.clone(),
-            planned,
-        };
-        pollers.spawn(poller.run());
-    }
-    pollers
-}
-
-/// Waits until a poller panics; for ever if none does.
-async fn first_panic(pollers: &mut JoinSet<()>) -> String {
-    while let Some(ended) = pollers.join_next().await {
-        if let Err(error) = ended {
-            return format!("a check panicked, please report it: {error}");
+/// Reads the configuration again; says why it can't be used.
+async fn reload(
+    config: &mut Arc<Config>,
+    generation: &mut Generation,
+    pages: &Pages,
+) -> Result<(), String> {
+    match next(config, generation).await {
+        Ok(()) => {
+            pages.view.store(generation.view.clone());
+            info!(
+                checks = generation.view.health.checks.len(),
+                "the configuration was read again"
+            );
+            Ok(())
+        }
+        Err(error) => {
+            error!(%error, "the configuration can't be used, the one before it stays");
+            *generation.view.health.reload_error() = Some(error.to_string());
+            Err(error.to_string())
         }
     }
-    std::future::pending().await
+}
+
+async fn next(
+    config: &mut Arc<Config>,
+    generation: &mut Generation,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let before = config.clone();
+    // A file may lie on a disk that hangs.
+    let next = spawn_blocking(move || before.load_again()).await??;
+    generation.replace(&next).await?;
+    *config = Arc::new(next);
+    Ok(())
 }
 
 fn process_metrics() -> prometheus::Result<Registry> {

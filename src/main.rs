@@ -3,11 +3,13 @@
 mod flags;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
 use dup_exporter::{Config, run, worker};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::flags::Flags;
@@ -37,6 +39,7 @@ fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 async fn serve(flags: Flags) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     let mut config = Config::load(&flags.config_file)?;
     if flags.config_check {
         eprintln!("{}: valid", flags.config_file.display());
@@ -53,5 +56,12 @@ async fn serve(flags: Flags) -> Result<(), Box<dyn std::error::Error + Send + Sy
         stop.cancel();
         tracing::info!("stopping");
     });
-    run(config, listener, shutdown).await
+    let reload = Arc::new(Notify::new());
+    let again = reload.clone();
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            again.notify_one();
+        }
+    });
+    run(config, listener, shutdown, reload).await
 }

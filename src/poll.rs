@@ -3,6 +3,7 @@
 //! A check never polls twice at once, a source answers a bounded number of polls at once, and a
 //! check whose source fails is asked again sooner or later than its interval says, by [`pause`].
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,17 +14,22 @@ use tracing::{debug, info, warn};
 
 use crate::config::Timing;
 use crate::error::{Error, Reason};
+use crate::generation::View;
 use crate::self_metrics::CheckHealth;
-use crate::snapshot::{Report, Snapshot};
+use crate::snapshot::Report;
 
 /// How many polls one source answers at once.
 pub const POLLS_PER_SOURCE: usize = 2;
 
 /// Something that can be looked at again and again.
 #[async_trait::async_trait]
-pub trait Check: Send {
+pub trait Check: Any + Send {
     /// Looks once. The poller drops the future at `deadline`.
     async fn poll(&mut self, deadline: Instant) -> Result<Report, Error>;
+
+    /// Goes on from what the check of the same name learnt before the configuration was read
+    /// again. Most checks learn nothing that the next poll does not tell.
+    fn take_over(&mut self, _before: Box<dyn Any>) {}
 }
 
 /// A check with its name and its timing, as the configuration wants it.
@@ -38,24 +44,35 @@ pub struct Planned {
     pub check: Box<dyn Check>,
 }
 
+impl Planned {
+    /// The health of a check that was not polled yet.
+    pub fn health(&self) -> Arc<CheckHealth> {
+        CheckHealth::new(&self.source, &self.name, self.reasons)
+    }
+}
+
 /// Everything that one check's task needs.
 pub struct Poller {
     pub planned: Planned,
-    /// The number of the check's slot in the snapshot.
+    /// The number of the check in the view.
     pub slot: usize,
-    pub snapshot: Arc<Snapshot>,
-    pub health: Arc<CheckHealth>,
+    pub view: Arc<View>,
     /// Shared by the checks of one source.
     pub gate: Arc<Semaphore>,
     pub shutdown: CancellationToken,
 }
 
 impl Poller {
-    /// Polls until shutdown.
-    pub async fn run(mut self) {
+    /// Polls until shutdown, and gives the check back.
+    pub async fn run(mut self) -> Planned {
         let shutdown = self.shutdown.clone();
         // `None`: shut down, whatever the check was waiting for.
         let _: Option<()> = shutdown.run_until_cancelled(self.poll_for_ever()).await;
+        self.planned
+    }
+
+    fn health(&self) -> &CheckHealth {
+        &self.view.health.checks[self.slot]
     }
 
     async fn poll_for_ever(&mut self) {
@@ -119,9 +136,9 @@ impl Poller {
         self.log(outcome);
         // Before the poll counts as done, so that whoever sees it counted finds its figures.
         if let Ok(report) = outcome {
-            self.snapshot.store(self.slot, report, Instant::now());
+            self.view.snapshot.store(self.slot, report, Instant::now());
         }
-        self.health.polled(outcome, took)
+        self.health().polled(outcome, took)
     }
 
     fn log(&self, outcome: &Result<Report, Error>) {
@@ -141,7 +158,7 @@ impl Poller {
                 let reason = error.reason().as_str();
                 warn!(source, check = name, reason, %error, "poll failed");
             }
-            None if self.health.was_failing() => info!(source, check = name, "poll works again"),
+            None if self.health().was_failing() => info!(source, check = name, "poll works again"),
             None => debug!(source, check = name, "polled"),
         }
     }

@@ -97,6 +97,8 @@ pub struct Health {
     pub checks: Vec<Arc<CheckHealth>>,
     pub sources: Vec<Arc<SourceHealth>>,
     pub config_read_at: SystemTime,
+    /// Why the last reload failed, if it did.
+    pub reload_error: Mutex<Option<String>>,
 }
 
 impl Health {
@@ -105,11 +107,18 @@ impl Health {
         self.checks.iter().all(|check| check.state().polls > 0)
     }
 
+    /// Why the last reload failed; `None` if it did not.
+    pub fn reload_error(&self) -> MutexGuard<'_, Option<String>> {
+        self.reload_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The self metrics, but for [`series_dropped`].
     pub fn samples(&self) -> Vec<Sample> {
         let mut samples = vec![
             BUILD_INFO.sample(&[env!("CARGO_PKG_VERSION")], 1.0),
-            RELOAD_OK.sample(&[], 1.0),
+            RELOAD_OK.sample(&[], f64::from(u8::from(self.reload_error().is_none()))),
             RELOAD_TIME.sample(&[], unix_seconds(self.config_read_at)),
         ];
         self.sources.iter().for_each(|s| s.append(&mut samples));

@@ -107,6 +107,11 @@ impl Snapshot {
         }
     }
 
+    /// Takes over the figures of a check from the store that this one replaces.
+    pub fn take_over(&self, check: usize, before: &Snapshot, check_before: usize) {
+        self.slot(check).items = std::mem::take(&mut before.slot(check_before).items);
+    }
+
     /// The figures that are not too old at `now`, and how many series did not fit.
     pub fn read(&self, now: Instant) -> (Vec<Sample>, usize) {
         let mut samples = Vec::new();

@@ -4,6 +4,7 @@
 //! A group that has no members and yet moves its offsets has consumers outside the group: with
 //! assign() nobody divides the partitions, so two such workers read everything twice.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -161,6 +162,27 @@ pub const FAMILIES: &[&Family] = &[
 
 type Offsets = BTreeMap<String, BTreeMap<i32, i64>>;
 
+/// What earlier looks at a cluster left behind.
+#[derive(Default)]
+struct Memory {
+    cluster_id: Option<String>,
+    groups: BTreeMap<String, History>,
+    /// Those of the last look.
+    log_ends: Offsets,
+}
+
+impl Memory {
+    /// The memory to judge a look at this cluster with: none of another cluster that has come to
+    /// answer under the same address, whose offsets mean nothing here.
+    fn of(&mut self, cluster_id: Option<String>) -> &mut Self {
+        if self.cluster_id.is_some() && cluster_id.is_some() && self.cluster_id != cluster_id {
+            *self = Memory::default();
+        }
+        self.cluster_id = cluster_id.or(self.cluster_id.take());
+        self
+    }
+}
+
 /// What earlier looks at one group left behind.
 #[derive(Default)]
 struct History {
@@ -168,6 +190,33 @@ struct History {
     /// The newest known commit of each partition.
     committed: Offsets,
     moves: BTreeMap<String, Moves>,
+}
+
+/// Where the logs ended at this look and at the one before.
+struct LogEnds<'a> {
+    now: &'a Offsets,
+    before: &'a Offsets,
+}
+
+/// What a log's end says of commits to it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum LogEnd {
+    Unknown,
+    /// The log ends here, and did not go back.
+    At(i64),
+    /// The log ends before where it ended: its topic was deleted and made anew.
+    MadeAnew,
+}
+
+impl LogEnds<'_> {
+    fn of(&self, topic: &str, partition: i32) -> LogEnd {
+        let find = |ends: &Offsets| ends.get(topic)?.get(&partition).copied();
+        match (find(self.before), find(self.now)) {
+            (_, None) => LogEnd::Unknown,
+            (Some(before), Some(now)) if now < before => LogEnd::MadeAnew,
+            (_, Some(now)) => LogEnd::At(now),
+        }
+    }
 }
 
 /// When the group was looked at, as far as commits without members are concerned.
@@ -191,18 +240,16 @@ struct Moves {
 
 impl History {
     /// Takes in a look at `now`.
-    fn take_in(&mut self, group: &Group, log_ends: &Offsets, now: Instant) {
+    fn take_in(&mut self, group: &Group, log_ends: &LogEnds<'_>, now: Instant) {
         let mut committed = Offsets::new();
         self.moves.retain(|topic, _| group.committed.contains_key(topic));
         let forward_before = self.forward();
         for (topic, partitions) in &group.committed {
             let moves = self.moves.entry(topic.clone()).or_default();
             let before = self.committed.get(topic);
-            let ends = log_ends.get(topic);
-            let partitions = partitions.iter().map(|(partition, &offset)| {
-                let before = before.and_then(|p| p.get(partition)).copied();
-                let end = ends.and_then(|p| p.get(partition)).copied();
-                (*partition, moves.step(before, offset, end))
+            let partitions = partitions.iter().map(|(&partition, &offset)| {
+                let before = before.and_then(|p| p.get(&partition)).copied();
+                (partition, moves.step(before, offset, log_ends.of(topic, partition)))
             });
             committed.insert(topic.clone(), partitions.collect());
         }
@@ -245,10 +292,10 @@ impl Looks {
 impl Moves {
     /// Counts one partition's step and returns the offset to compare the next one with.
     ///
-    /// A first commit is no move. A commit behind an earlier one is a rewind, unless the log ends
-    /// before the earlier one: then the topic was deleted and made anew. While the log's end is
-    /// not known, a step back is judged at a later look.
-    fn step(&mut self, before: Option<i64>, offset: i64, log_end: Option<i64>) -> i64 {
+    /// A first commit is no move. A commit behind an earlier one is a rewind, unless the topic was
+    /// deleted and made anew, which a log shows that ends before that commit, or before where it
+    /// ended. While the log's end is not known, a step back is judged at a later look.
+    fn step(&mut self, before: Option<i64>, offset: i64, log_end: LogEnd) -> i64 {
         let Some(before) = before else {
             return offset;
         };
@@ -257,9 +304,10 @@ impl Moves {
             return offset;
         }
         match log_end {
-            None => before,
-            Some(end) if end < before => offset,
-            Some(_) => {
+            LogEnd::Unknown => before,
+            LogEnd::MadeAnew => offset,
+            LogEnd::At(end) if end < before => offset,
+            LogEnd::At(_) => {
                 self.rewinds += 1;
                 self.rewound = self.rewound.saturating_add(before.abs_diff(offset));
                 offset
@@ -343,7 +391,7 @@ struct Groups {
     health: Arc<SourceHealth>,
     filter: Filter,
     reader: Box<dyn GroupReader>,
-    histories: BTreeMap<String, History>,
+    memory: Memory,
 }
 
 /// One check for each Kafka source.
@@ -377,44 +425,46 @@ impl Groups {
             health,
             filter,
             reader,
-            histories: BTreeMap::new(),
+            memory: Memory::default(),
         }
     }
 
     /// Judges a look at the whole cluster that was taken at `now`.
     fn judge(&mut self, snapshot: Snapshot, now: Instant) -> Report {
-        let Snapshot { groups, log_ends, listing_errors, groups_cut } = snapshot;
+        let Snapshot {
+            cluster_id,
+            groups,
+            log_ends,
+            listing_errors,
+            groups_cut,
+        } = snapshot;
+        let memory = self.memory.of(cluster_id);
         let mut report = Report {
             skipped: groups_cut,
             failure: listing_errors.into_iter().next(),
             ..Report::default()
         };
         // What is not in the snapshot is known to be gone; what could not be asked is an error in it.
-        self.histories.retain(|name, _| groups.contains_key(name));
+        memory.groups.retain(|name, _| groups.contains_key(name));
+        let ends_before = std::mem::replace(&mut memory.log_ends, log_ends);
+        let log_ends = LogEnds { now: &memory.log_ends, before: &ends_before };
         for (name, group) in groups {
             let outcome = match group {
                 Ok(_) if name.is_empty() => Err(Error::new(
                     Reason::Unsupported,
                     "a group has the empty name, which can't be a label: exclude it by ^$",
                 )),
-                Ok(group) => Ok(self.judge_group(&name, &group, &log_ends, now)),
+                Ok(group) => {
+                    let history = memory.groups.entry(name.clone()).or_default();
+                    history.take_in(&group, &log_ends, now);
+                    let source = &self.health.name;
+                    Ok(samples(source, &name, &group, history, log_ends.now, &self.config))
+                }
                 Err(error) => Err(error),
             };
             report.items.insert(name, outcome);
         }
         report
-    }
-
-    fn judge_group(
-        &mut self,
-        name: &str,
-        group: &Group,
-        log_ends: &Offsets,
-        now: Instant,
-    ) -> Vec<Sample> {
-        let history = self.histories.entry(name.to_owned()).or_default();
-        history.take_in(group, log_ends, now);
-        samples(&self.health.name, name, group, history, log_ends, &self.config)
     }
 }
 
@@ -426,6 +476,12 @@ impl Check for Groups {
         let look = self.reader.look(&self.filter, limit).await;
         self.health.contact(look.is_ok());
         Ok(self.judge(look?, Instant::now()))
+    }
+
+    fn take_over(&mut self, before: Box<dyn Any>) {
+        if let Ok(before) = before.downcast::<Groups>() {
+            self.memory = before.memory;
+        }
     }
 }
 

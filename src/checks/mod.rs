@@ -19,16 +19,15 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Clients for the configured sources; nothing is connected yet.
+    /// Clients for the configured sources; nothing is connected yet. `health` gives that of a
+    /// source, by its name.
     ///
     /// # Errors
     /// When a certificate can't be read or used.
-    pub fn new(config: &Config) -> Result<Self, Error> {
-        let clickhouse = config.clickhouse.iter().map(ClickHouse::new);
-        let kafka = config
-            .kafka
-            .iter()
-            .map(|source| SourceHealth::new(&source.name));
+    pub fn new(config: &Config, health: impl Fn(&str) -> Arc<SourceHealth>) -> Result<Self, Error> {
+        let clickhouse = config.clickhouse.iter();
+        let clickhouse = clickhouse.map(|source| ClickHouse::new(source, health(&source.name)));
+        let kafka = config.kafka.iter().map(|source| health(&source.name));
         Ok(Sources {
             clickhouse: clickhouse.collect::<Result<_, _>>()?,
             kafka: kafka.collect(),

@@ -26,6 +26,7 @@ use self::values::{Span, Text};
 /// A configuration that was read and found valid.
 #[derive(Debug)]
 pub struct Config {
+    file: PathBuf,
     pub(crate) max_series: usize,
     pub(crate) kafka: Vec<KafkaSource>,
     pub(crate) clickhouse: Vec<ClickHouseSource>,
@@ -96,7 +97,19 @@ impl Config {
         let options = serde_saphyr::options! { with_snippet: false };
         let raw: Spanned<Raw> = serde_saphyr::from_str_with_options(&text, options)
             .map_err(|error| fail(error.location(), explain(&error)))?;
-        validate(raw).map_err(|invalid| fail(Some(invalid.at), invalid.message))
+        validate(raw, file).map_err(|invalid| fail(Some(invalid.at), invalid.message))
+    }
+
+    /// Reads and validates the same file again; what flags have set stays.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_again(&self) -> Result<Self, ConfigError> {
+        Ok(Config {
+            telemetry_path: self.telemetry_path.clone(),
+            worker_program: self.worker_program.clone(),
+            ..Config::load(&self.file)?
+        })
     }
 }
 
@@ -118,7 +131,7 @@ fn default_max_series() -> usize {
     100_000
 }
 
-fn validate(raw: Spanned<Raw>) -> Result<Config, Invalid> {
+fn validate(raw: Spanned<Raw>, file: &Path) -> Result<Config, Invalid> {
     if raw.value.kafka.is_empty() && raw.value.clickhouse.is_empty() {
         let message = "no source is named: write at least one under kafka or clickhouse";
         return Err(Invalid::new(&raw, message));
@@ -137,6 +150,7 @@ fn validate(raw: Spanned<Raw>) -> Result<Config, Invalid> {
         .map(|raw| raw.validate(&defaults, &mut names))
         .collect::<Result<_, _>>()?;
     Ok(Config {
+        file: file.to_owned(),
         max_series: raw.max_series,
         kafka,
         clickhouse,

@@ -18,13 +18,21 @@ pub fn page(health: &Health, telemetry_path: &str) -> String {
     for check in &health.checks {
         row(&mut rows, check);
     }
+    let reload = match &*health.reload_error() {
+        Some(error) => format!(
+            "<p class=\"down\">The last reload failed, so the configuration before it is in use: \
+             {}</p>",
+            escape(error)
+        ),
+        None => String::new(),
+    };
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>dup_exporter</title>\
          <style>{STYLE}</style></head><body><h1>dup_exporter</h1>\
          <p>Tells whether anything was processed twice, since when, how much, and by which layer. \
          Version {version}.</p>\
          <p><a href=\"{path}\">Metrics</a> · <a href=\"-/healthy\">healthy</a> · \
-         <a href=\"-/ready\">ready</a></p>\
+         <a href=\"-/ready\">ready</a></p>{reload}\
          <table><tr><th>source</th><th>check</th><th>state</th><th>data is</th><th>last poll took\
          </th><th>last error</th></tr>\n{rows}</table></body></html>\n",
         version = env!("CARGO_PKG_VERSION"),
@@ -89,6 +97,7 @@ mod tests {
     use super::*;
     use crate::error::{Error, Reason};
     use crate::snapshot::Report;
+    use std::sync::Mutex;
     use std::time::Duration;
 
     #[test]
@@ -103,9 +112,12 @@ mod tests {
             checks,
             sources: Vec::new(),
             config_read_at: SystemTime::now(),
+            reload_error: Mutex::new(Some("c.yml:1:1: no <source>".into())),
         };
         let page = page(&health, "/metrics");
         for expected in [
+            "<p class=\"down\">The last reload failed, so the configuration before it is in use: \
+             c.yml:1:1: no &lt;source&gt;</p>",
             "<td>table:a.&lt;b&gt;</td><td class=\"down\">failing</td><td>none</td><td>1.500 s</td>\
              <td>connection: refused by &lt;host&gt;</td>",
             "<td>summary:a.c</td><td class=\"up\">up</td><td>new</td><td>0.020 s</td><td></td>",

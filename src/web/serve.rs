@@ -27,7 +27,7 @@ const EXHAUSTED: Duration = Duration::from_millis(200);
 pub async fn serve(
     listener: TcpListener,
     router: Router,
-    shutdown: &CancellationToken,
+    shutdown: CancellationToken,
     grace: Duration,
 ) {
     let graceful = GracefulShutdown::new();

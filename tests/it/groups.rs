@@ -287,7 +287,7 @@ fn the_worker_ends_with_an_exporter_that_was_killed() {
 }
 
 /// The processes that some thread of `pid` started.
-fn children(pid: u32) -> Vec<u32> {
+pub fn children(pid: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten();

@@ -26,6 +26,7 @@ mod faults;
 mod groups;
 mod kafka;
 mod program;
+mod reload;
 mod summary;
 mod support;
 mod table;

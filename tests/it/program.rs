@@ -109,12 +109,21 @@ impl Program {
         line[at..].split(end).next().expect("an address").to_owned()
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal by its name.
+    pub fn signal(&self, signal: &str) {
+        let pid = self.pid().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status();
+        assert!(sent.expect("kill can be run").success());
+    }
+
     /// Sends a signal by its name; returns how it ended and how long that took.
     pub fn stop(&mut self, signal: &str) -> (ExitStatus, Duration) {
         let start = Instant::now();
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args([signal, &pid]).status();
-        assert!(sent.expect("kill can be run").success());
+        self.signal(signal);
         let status = wait_for("the end of the program", || {
             self.child.try_wait().expect("a child of ours")
         });

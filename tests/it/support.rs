@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use dup_exporter::Config;
 use serde_json::Value;
+use tempfile::NamedTempFile;
 use tokio_util::sync::CancellationToken;
 
 /// How long a condition may take to come true on a busy machine.
@@ -233,6 +234,7 @@ impl Drop for Database {
 /// An exporter on a port of its own, inside the test's process; stopped with the value.
 pub struct Exporter {
     address: SocketAddr,
+    file: NamedTempFile,
     shutdown: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
@@ -240,7 +242,7 @@ pub struct Exporter {
 impl Exporter {
     /// Starts one with this configuration.
     pub fn start(yaml: &str) -> Self {
-        let config = config(yaml);
+        let (config, file) = config(yaml);
         let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
         let (tell, told) = std::sync::mpsc::channel();
@@ -252,13 +254,14 @@ impl Exporter {
                     .expect("a port");
                 tell.send(listener.local_addr().expect("an address"))
                     .expect("somebody listens");
-                dup_exporter::run(config, listener, stop)
+                dup_exporter::run(config, listener, stop, Default::default())
                     .await
                     .expect("a clean run");
             });
         });
         Exporter {
             address: told.recv().expect("the exporter listens"),
+            file,
             shutdown,
             thread: Some(thread),
         }
@@ -266,6 +269,16 @@ impl Exporter {
 
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
+    }
+
+    /// Asks it to read this configuration in place of the one before; status and words of the answer.
+    pub fn reload(&self, yaml: &str) -> (u16, String) {
+        std::fs::write(self.file.path(), yaml).expect("a writable file");
+        let request = ureq::post(self.url("/-/reload")).config();
+        let mut answer = (request.http_status_as_error(false).build().send_empty())
+            .expect("the exporter answers");
+        let words = answer.body_mut().read_to_string().expect("a text");
+        (answer.status().as_u16(), words)
     }
 
     /// The body of a page, whatever its status.
@@ -372,13 +385,13 @@ pub fn get(url: &str) -> (u16, String) {
     (answer.status().as_u16(), text)
 }
 
-/// A configuration from text, whose Kafka worker is the real program.
-pub fn config(yaml: &str) -> Config {
-    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+/// A configuration from text, whose Kafka worker is the real program, and its file.
+pub fn config(yaml: &str) -> (Config, NamedTempFile) {
+    let file = NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), yaml).expect("a writable file");
     let mut config = Config::load(file.path()).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
     config.worker_program = PathBuf::from(env!("CARGO_BIN_EXE_dup_exporter"));
-    config
+    (config, file)
 }
 
 // ---- The page ----

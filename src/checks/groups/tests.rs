@@ -275,10 +275,58 @@ fn a_rewind_is_counted_with_its_size_and_is_no_forward_movement() {
 #[test]
 fn a_topic_that_was_made_anew_is_no_rewind() {
     let mut moves = Moves::default();
-    assert_eq!(moves.step(Some(1000), 5, Some(8)), 5);
+    assert_eq!(moves.step(Some(1000), 5, LogEnd::At(8)), 5);
     assert_eq!(moves, Moves::default());
-    assert_eq!(moves.step(Some(1000), 5, None), 1000, "judged once the end is known");
+    assert_eq!(moves.step(Some(1000), 5, LogEnd::Unknown), 1000, "judged once the end is known");
     assert_eq!(moves, Moves::default());
+}
+
+fn log_end(end: i64) -> Snapshot {
+    Snapshot {
+        log_ends: BTreeMap::from([("t".to_owned(), BTreeMap::from([(0, end)]))]),
+        ..Snapshot::default()
+    }
+}
+
+#[test]
+fn a_topic_that_was_made_anew_and_filled_again_is_no_rewind() {
+    let mut trial = Trial::new();
+    let groups = |offset| BTreeMap::from([("g".to_owned(), Ok(empty(offset)))]);
+    trial.see(0, Snapshot { groups: groups(1000), ..log_end(5000) });
+    // The new log is longer than the old commit, but shorter than the old log.
+    trial.see(60, Snapshot { groups: groups(5), ..log_end(2000) });
+    assert_eq!(trial.value("g", &REWINDS), Some(0.0));
+    trial.see(120, Snapshot { groups: groups(2), ..log_end(2100) });
+    assert_eq!(trial.value("g", &REWINDS), Some(1.0));
+    assert_eq!(trial.value("g", &REWOUND_MESSAGES), Some(3.0));
+}
+
+#[test]
+fn another_cluster_under_the_same_address_is_seen_for_the_first_time() {
+    let mut trial = Trial::new();
+    let look = |cluster: Option<&str>, offset| Snapshot {
+        cluster_id: cluster.map(str::to_owned),
+        groups: BTreeMap::from([("g".to_owned(), Ok(empty(offset)))]),
+        ..full_logs()
+    };
+    trial.see(0, look(Some("a"), 1000)).see(60, look(None, 1100));
+    assert_eq!(trial.value("g", &COMMITTED_MESSAGES), Some(100.0));
+    trial.see(120, look(Some("b"), 400));
+    assert_eq!(trial.value("g", &REWINDS), Some(0.0));
+    assert_eq!(trial.value("g", &COMMITTED_MESSAGES), Some(0.0));
+    assert_eq!(trial.memberless(), None);
+}
+
+#[test]
+fn a_check_goes_on_from_what_the_one_before_it_learnt() {
+    let mut trial = Trial::new();
+    trial.look(0, &[("g", empty(1000))]).look(60, &[("g", empty(1100))]);
+    let next = Trial { start: trial.start, ..Trial::new() };
+    let before = std::mem::replace(&mut trial, next);
+    trial.check.take_over(Box::new(before.check));
+    trial.look(120, &[("g", empty(1150))]);
+    assert_eq!(trial.value("g", &COMMITTED_MESSAGES), Some(150.0));
+    assert_eq!(trial.memberless(), Some(1.0));
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl ClickHouse {
     ///
     /// # Errors
     /// `tls`, when the certificates can't be used.
-    pub fn new(source: &ClickHouseSource) -> Result<Arc<Self>, Error> {
+    pub fn new(source: &ClickHouseSource, health: Arc<SourceHealth>) -> Result<Arc<Self>, Error> {
         let mut client = http_client(source)?
             .with_url(source.url.as_str())
             .with_product_info("dup_exporter", env!("CARGO_PKG_VERSION"));
@@ -113,7 +113,7 @@ impl ClickHouse {
             address: source.url.origin().ascii_serialization(),
             limits: source.limits.clone(),
             cluster: source.cluster.clone(),
-            health: SourceHealth::new(&source.name),
+            health,
             pinned: Mutex::default(),
             kills: TaskTracker::new(),
         }))
@@ -375,7 +375,7 @@ mod tests {
         let yaml = "clickhouse: [{name: ch, url: 'http://mon:S3cr3t@ch:8123'}]\n";
         std::fs::write(file.path(), yaml).unwrap();
         let config = Config::load(file.path()).unwrap();
-        let clickhouse = ClickHouse::new(&config.clickhouse[0]).unwrap();
+        let clickhouse = ClickHouse::new(&config.clickhouse[0], SourceHealth::new("ch")).unwrap();
         let error = clickhouse.error(Fault::nonsense("bad header X-ClickHouse-Key: S3cr3t"));
         assert_eq!(
             error.to_string(),

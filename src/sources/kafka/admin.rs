@@ -248,6 +248,10 @@ impl Cluster for Librdkafka {
         }
     }
 
+    fn id(&self) -> Option<String> {
+        self.client.fetch_cluster_id(Duration::ZERO)
+    }
+
     fn last_brokers(&self) -> Vec<i32> {
         self.brokers.clone()
     }

@@ -61,6 +61,8 @@ pub(super) struct Described {
 pub(super) trait Cluster {
     /// The brokers that are part of the cluster now.
     fn brokers(&mut self, wait: Duration) -> Result<Vec<i32>, Failure>;
+    /// What the cluster calls itself, as its brokers said when they were last asked for.
+    fn id(&self) -> Option<String>;
     /// The last answer of [`Cluster::brokers`].
     fn last_brokers(&self) -> Vec<i32>;
     /// Sends a request, to the group's coordinator if no broker is named. It fails by itself

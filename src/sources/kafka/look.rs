@@ -63,7 +63,10 @@ struct Look<'a, C> {
 impl<C: Cluster> Look<'_, C> {
     fn run(&mut self, sieve: &Sieve, known: &[String]) -> Result<Snapshot, Error> {
         let brokers = self.brokers()?;
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = Snapshot {
+            cluster_id: self.cluster.id(),
+            ..Snapshot::default()
+        };
         let mut found = Groups::new();
         let speaker = self.list(&brokers, sieve, &mut found, &mut snapshot.listing_errors)?;
         add_missing(&mut found, known, sieve, speaker);

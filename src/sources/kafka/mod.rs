@@ -57,6 +57,8 @@ pub struct Filter {
 /// The answer to one look at a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
+    /// What the cluster calls itself; `None` when it does not say.
+    pub cluster_id: Option<String>,
     /// By group id: what was read, or why this one group could not be. A group of the look before
     /// that is missing here is gone: its coordinator said so, not merely the listing.
     pub groups: BTreeMap<String, Result<Group, Error>>,

@@ -57,6 +57,10 @@ impl Cluster for Fake {
         self.brokers.clone()
     }
 
+    fn id(&self) -> Option<String> {
+        Some("fake".to_owned())
+    }
+
     fn last_brokers(&self) -> Vec<i32> {
         vec![]
     }
