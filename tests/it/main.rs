@@ -22,11 +22,13 @@
 mod cli;
 mod config;
 mod contract;
+mod copies;
 mod faults;
 mod groups;
 mod kafka;
 mod program;
 mod reload;
+mod several_tables;
 mod summary;
 mod support;
 mod table;
