@@ -8,7 +8,9 @@ use secrecy::ExposeSecret;
 use super::properties::Given;
 use crate::config::Invalid;
 
-const RULES: [fn(&Properties<'_>) -> Result<(), Invalid>; 8] = [
+type Rule = fn(&Properties<'_>) -> Result<(), Invalid>;
+
+const RULES: [Rule; 8] = [
     sasl_is_spoken,
     tls_is_spoken,
     nothing_has_two_names,
