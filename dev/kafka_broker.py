@@ -97,6 +97,17 @@ class Broker(Server):
     def check(self, box, ports):
         kafka_probe.check_broker(("127.0.0.1", ports["client"]), self.node)
 
+    def or_tansu(self):
+        """Itself, if it can be installed."""
+        try:
+            self.install()
+        except Failure as failure:
+            if os.environ.get("DUP_REQUIRE_KAFKA") == "1":
+                raise
+            say(f"Kafka can't be installed, so the part {self.name} is a Tansu broker instead: {failure}")
+            return Tansu(self.name)
+        return self
+
     def bootstrap(self, box):
         return f"127.0.0.1:{self.ports(box)['client']}"
 
@@ -157,6 +168,9 @@ class SecureBroker(Broker):
     port_names = ("client", "sasl", "sasl_ssl", "ssl", "controller")
     scram_users = [scram_user(name, password, bits) for name, password in USERS.items() for bits in (256, 512)]
 
+    def replacement(self):
+        return self.or_tansu()
+
     def install(self):
         super().install()
         if not shutil.which("openssl"):
@@ -198,16 +212,7 @@ class SingleBroker(Broker):
 
     def replacement(self):
         given = os.environ.get("DUP_KAFKA_BOOTSTRAP")
-        if given:
-            return Given(self.name, given)
-        try:
-            self.install()
-        except Failure as failure:
-            if os.environ.get("DUP_REQUIRE_KAFKA") == "1":
-                raise
-            say(f"Kafka can't be installed, so the part {self.name} is a Tansu broker instead: {failure}")
-            return Tansu(self.name)
-        return self
+        return Given(self.name, given) if given else self.or_tansu()
 
 
 class Cluster(Group):
