@@ -10,13 +10,14 @@ use crate::config::Invalid;
 
 type Rule = fn(&Properties<'_>) -> Result<(), Invalid>;
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     sasl_is_spoken,
     tls_is_spoken,
     nothing_has_two_names,
     mechanism_is_named,
     mechanism_is_known,
     password_is_given,
+    ticket_can_be_had,
     token_can_be_had,
     certificate_has_its_key,
 ];
@@ -156,7 +157,7 @@ fn mechanism_is_named(properties: &Properties<'_>) -> Result<(), Invalid> {
     let (name, given, mend) = match (password, token) {
         (Some((name, given)), _) => (name, given, "SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN"),
         (None, Some((name, given))) => (name, given, "OAUTHBEARER"),
-        // Kerberos may do with its defaults.
+        // Then GSSAPI may well be meant.
         (None, None) => return Ok(()),
     };
     let message = format!(
@@ -209,6 +210,26 @@ fn password_is_given(properties: &Properties<'_>) -> Result<(), Invalid> {
         ),
         None => Ok(()),
     }
+}
+
+fn ticket_can_be_had(properties: &Properties<'_>) -> Result<(), Invalid> {
+    let protocol = properties.any(&["security.protocol"]);
+    let Some((_, at)) = properties.mechanism().or(protocol) else {
+        return Ok(());
+    };
+    let other = properties.mechanism().is_some() && properties.mechanism_of(&["GSSAPI"]).is_none();
+    // Without these librdkafka runs kinit with the keytab.
+    let enough = [
+        "sasl.kerberos.keytab",
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.min.time.before.relogin",
+    ];
+    if !properties.speaks_sasl() || other || properties.any(&enough).is_some() {
+        return Ok(());
+    }
+    let message = "GSSAPI, which is the default of sasl.mechanism, needs `sasl.kerberos.keytab`, which \
+                   is missing: add it, or write another sasl.mechanism";
+    refuse(at, message)
 }
 
 // ---- OAUTHBEARER ----
