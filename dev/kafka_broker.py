@@ -119,6 +119,7 @@ class Broker(Server):
 
 
 # Beside the listener of CONFIG, where nobody logs in: that is the administrator. Everybody else may do what ACLs say.
+# (Of a key that stands twice, the later one counts.)
 SECURE = """
 listeners=PLAINTEXT://127.0.0.1:{client},SASL_PLAINTEXT://127.0.0.1:{sasl},SASL_SSL://127.0.0.1:{sasl_ssl},\\
   SSL://127.0.0.1:{ssl},CONTROLLER://127.0.0.1:{controller}
@@ -197,7 +198,8 @@ def certificates(folder):
     request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
                "-days", "3650"]
     for ca, client in (("ca", "client"), ("foreign_ca", "foreign")):
-        signed = ["-CA", folder / f"{ca}.pem", "-CAkey", folder / f"{ca}_key.pem", "-addext", "basicConstraints=CA:FALSE"]
+        signed = ["-CA", folder / f"{ca}.pem", "-CAkey", folder / f"{ca}_key.pem",
+                  "-addext", "basicConstraints=CA:FALSE"]
         run([*request, "-subj", f"/CN={ca}", "-keyout", folder / f"{ca}_key.pem", "-out", folder / f"{ca}.pem"])
         run([*request, *signed, "-subj", f"/CN={client}", "-keyout", folder / f"{client}_key.pem",
              "-out", folder / f"{client}.pem"])
