@@ -79,6 +79,16 @@ impl Cluster {
         topic
     }
 
+    /// Whether every partition of the topic has so many replicas, none of them behind.
+    pub fn is_in_sync(&self, topic: &str, replicas: usize) -> bool {
+        let consumer = self.consumer("nobody", &[]);
+        let Ok(metadata) = consumer.fetch_metadata(Some(topic), PATIENCE) else {
+            return false;
+        };
+        let mut partitions = metadata.topics().iter().flat_map(|t| t.partitions());
+        partitions.all(|partition| partition.isr().len() == replicas)
+    }
+
     pub fn delete_group(&self, group: &str) {
         let deleted = block_on(self.admin().delete_groups(&[group], &AdminOptions::new()));
         for outcome in deleted.expect("an answer") {
