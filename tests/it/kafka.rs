@@ -1,11 +1,13 @@
 //! Kafka clients for the tests: topics, commits and members that are not the exporter's.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::metadata::MetadataPartition;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
@@ -79,14 +81,20 @@ impl Cluster {
         topic
     }
 
-    /// Whether every partition of the topic has so many replicas, none of them behind.
-    pub fn is_in_sync(&self, topic: &str, replicas: usize) -> bool {
+    /// The brokers that lead a partition of the topic, each rightfully; `None` while some replica is
+    /// behind, or some partition is not led by whoever should.
+    pub fn leaders(&self, topic: &str, replicas: usize) -> Option<BTreeSet<i32>> {
         let consumer = self.consumer("nobody", &[]);
-        let Ok(metadata) = consumer.fetch_metadata(Some(topic), PATIENCE) else {
-            return false;
+        let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).ok()?;
+        let partitions = metadata.topics().first()?.partitions();
+        let well = |p: &&MetadataPartition| {
+            p.isr().len() == replicas && p.replicas().first() == Some(&p.leader())
         };
-        let mut partitions = metadata.topics().iter().flat_map(|t| t.partitions());
-        partitions.all(|partition| partition.isr().len() == replicas)
+        let leaders = partitions
+            .iter()
+            .filter(well)
+            .map(MetadataPartition::leader);
+        (partitions.iter().filter(well).count() == partitions.len()).then(|| leaders.collect())
     }
 
     pub fn delete_group(&self, group: &str) {

@@ -22,6 +22,8 @@ pub struct Watch {
     with_members: BTreeSet<String>,
     /// Every line there may be about all other groups, which stand still.
     still: HashSet<String>,
+    /// Groups with members and without.
+    groups: usize,
     /// The last committed offsets of the groups with members.
     committed: BTreeMap<String, f64>,
     unsettled: usize,
@@ -32,8 +34,6 @@ pub struct Watch {
 pub struct Seen {
     pub scrapes: usize,
     pub slowest: Duration,
-    /// The fewest groups that a scrape showed.
-    pub fewest: usize,
     pub workers: BTreeSet<u32>,
     /// What no scrape may show.
     pub wrong: Vec<String>,
@@ -41,7 +41,7 @@ pub struct Seen {
 
 impl Watch {
     /// `good` is a page from before the outages, with everything on it.
-    pub fn new(good: &Page, with_members: BTreeSet<String>) -> Self {
+    pub fn new(good: &Page, with_members: BTreeSet<String>, groups: usize) -> Self {
         let of_group = good
             .text
             .lines()
@@ -50,12 +50,10 @@ impl Watch {
         Watch {
             still: still.map(|(line, _)| line.to_owned()).collect(),
             with_members,
+            groups,
             committed: BTreeMap::new(),
             unsettled: 0,
-            seen: Seen {
-                fewest: usize::MAX,
-                ..Seen::default()
-            },
+            seen: Seen::default(),
         }
     }
 
@@ -79,7 +77,9 @@ impl Watch {
                 self.wrong(line);
             }
         }
-        self.seen.fewest = self.seen.fewest.min(groups);
+        if groups != self.groups {
+            self.wrong(format!("{groups} groups, of {}", self.groups));
+        }
     }
 
     /// A line about a group that has one member and commits ever newer offsets.
@@ -176,11 +176,7 @@ impl Watcher {
     /// What was seen since the last call.
     pub fn seen(&self) -> Seen {
         let mut watch = self.watch.lock().expect("a whole watch");
-        let fresh = Seen {
-            fewest: usize::MAX,
-            ..Seen::default()
-        };
-        std::mem::replace(&mut watch.seen, fresh)
+        std::mem::take(&mut watch.seen)
     }
 }
 
