@@ -109,6 +109,10 @@ class Broker(Server):
 class SingleBroker(Broker):
     """The part `kafka`, which may be somebody's own Kafka, or Tansu instead."""
 
+    def command(self, box, ports):
+        (program, *words), environment = super().command(box, ports)
+        return [program, *jmx_flags(), *words], environment
+
     def replacement(self):
         given = os.environ.get("DUP_KAFKA_BOOTSTRAP")
         if given:
@@ -121,6 +125,14 @@ class SingleBroker(Broker):
             say(f"Kafka can't be installed, so the part {self.name} is a Tansu broker instead: {failure}")
             return Tansu(self.name)
         return self
+
+
+def jmx_flags():
+    """What opens the broker's own figures to a local JMX client, at the port that DUP_KAFKA_JMX_PORT names."""
+    port = os.environ.get("DUP_KAFKA_JMX_PORT")
+    values = {"port": port, "rmi.port": port, "host": "127.0.0.1", "authenticate": "false", "ssl": "false"}
+    flags = [f"-Dcom.sun.management.jmxremote.{name}={value}" for name, value in values.items()]
+    return [*flags, "-Djava.rmi.server.hostname=127.0.0.1"] if port else []
 
 
 class Cluster(Group):

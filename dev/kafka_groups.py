@@ -18,9 +18,10 @@ SILENCE = "45000"  # ms
 
 
 def make_topic(servers, admin, topic, partitions, messages):
-    if topic in admin.list_topics(timeout=LIMIT).topics:
+    there = admin.list_topics(timeout=LIMIT)
+    if topic in there.topics:
         return
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(LIMIT)
+    admin.create_topics([NewTopic(topic, partitions, min(3, len(there.brokers)))])[topic].result(LIMIT)
     producer = Producer(servers | {"acks": "all", "retries": 1000})
     for number in range(messages):
         for partition in range(partitions):
