@@ -22,6 +22,7 @@
 mod cli;
 mod config;
 mod contract;
+mod crowd;
 mod faults;
 mod groups;
 mod kafka;

@@ -5,84 +5,53 @@
 //! more groups, and 20,000 that nobody wants.
 
 use std::collections::BTreeSet;
-use std::io::Write;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-
-use crate::kafka::{Cluster, is_real_kafka};
-use crate::program::{Program, resident};
+use crate::crowd::{BROKERS, Crowd, Size};
+use crate::kafka::is_real_kafka;
+use crate::program::{Program, children, resident};
 use crate::support::{OwnParts, Page, get, wait_for};
 use crate::watch::{Seen, Watch, Watcher, is_there};
 
-const BROKERS: [&str; 3] = ["1", "2", "3"];
-/// Longer than a poll may take (3 s). Kafka gives a broker up after 4 s: in even rounds while it is
-/// paused, in odd ones just when it returns, so that two brokers believe that they coordinate.
+/// Longer than a poll may take (3 s). Kafka gives a broker up after 4 s: in one round while it is
+/// paused, in the next just when it returns, so that two brokers believe that they coordinate.
 const PAUSES: [Duration; 2] = [Duration::from_secs(6), Duration::from_secs(4)];
-const PARTITIONS: i32 = 6;
-/// More than the members read while the test runs.
-const MESSAGES: usize = 5000;
-const CLASSIC: usize = 8;
-const MODERN: usize = 4;
 /// Memory at the last round, against that at the middle one.
 const GROWTH: f64 = 1.10;
-
-struct Size {
-    rounds: usize,
-    groups: usize,
-    /// Half of them match an exclude pattern, half are over `max_groups`.
-    unwanted: usize,
-}
-
-fn size() -> Size {
-    if std::env::var_os("DUP_OUTAGES").is_none_or(|size| size != "soak") {
-        return Size {
-            rounds: 2,
-            groups: 200,
-            unwanted: 100,
-        };
-    }
-    let rounds = std::env::var("ROUNDS").map_or(10, |rounds| rounds.parse().expect("a number"));
-    Size {
-        rounds,
-        groups: 500,
-        unwanted: 20_000,
-    }
-}
 
 #[test]
 fn r15_no_outage_of_a_broker_makes_a_figure_lie_or_needs_a_restart() {
     if !is_real_kafka("r15_no_outage_of_a_broker_makes_a_figure_lie_or_needs_a_restart") {
         return;
     }
-    let size = size();
+    let size = Size::wanted();
     let mut own = OwnParts::start(&["kafka3", "clients"]);
-    let stage = Stage::set(&own, &size);
-    stage.wait_for_replicas();
-    let mut exporter = stage.start_exporter();
-    let watcher = exporter.watch(&stage);
+    let crowd = Crowd::gather(&own, &size);
+    crowd.wait_for_replicas();
+    let mut exporter = Watched::start(&crowd);
+    let watcher = exporter.watch(&crowd);
     let mut memory = vec![];
     let mut workers = BTreeSet::new();
     for round in 0..size.rounds {
+        let mut committing = BTreeSet::new();
         for broker in BROKERS {
             for kind in [Outage::Pause(PAUSES[round % 2]), Outage::Kill] {
                 let start = Instant::now();
                 kind.happen(&mut own, broker);
-                let back = exporter.recover(&stage);
-                stage.wait_for_replicas();
-                exporter.recover(&stage);
+                let back = exporter.recover(&crowd);
+                crowd.wait_for_replicas();
+                exporter.recover(&crowd);
                 let seen = watcher.seen();
                 report(round, broker, kind, start.elapsed(), back, &seen);
                 workers.extend(&seen.workers);
+                committing.extend(seen.committing.iter().cloned());
                 if !seen.wrong.is_empty() {
                     exporter.give_up(&seen);
                 }
             }
         }
+        assert_eq!(committing, crowd.with_members, "the members are alive");
         memory.push(exporter.memory(round));
     }
     if size.rounds > 4 {
@@ -134,78 +103,23 @@ fn report(round: usize, broker: &str, kind: Outage, took: Duration, back: Durati
     );
 }
 
-// ---- The cluster and its groups ----
+// ---- The exporter ----
 
-/// The groups, whose members stay until the value is dropped.
-struct Stage {
-    bootstrap: String,
-    cluster: Cluster,
-    groups: BTreeSet<String>,
-    with_members: BTreeSet<String>,
-    over: usize,
-    topic: String,
-    _members: Vec<Member>,
+struct Watched {
+    program: Program,
+    url: String,
+    _config: tempfile::NamedTempFile,
 }
 
-impl Stage {
-    fn set(own: &OwnParts, size: &Size) -> Self {
-        let bootstrap = own.part("kafka3")["bootstrap"]
-            .as_str()
-            .expect("an address");
-        let cluster = Cluster::at(bootstrap);
-        let names = |kind: &str, count| -> BTreeSet<String> {
-            (0..count)
-                .map(|i| cluster.name(&format!("{kind}-{i:04}")))
-                .collect()
-        };
-        let (classic, modern) = (names("classic", CLASSIC), names("modern", MODERN));
-        let still = names("still", size.groups - CLASSIC - MODERN);
-        let unwanted = |kind: &str| {
-            let uuid = || format!("{:016x}-{:016x}", fastrand::u64(..), fastrand::u64(..));
-            (0..size.unwanted / 2)
-                .map(|_| cluster.name(&format!("{kind}-{}", uuid())))
-                .collect()
-        };
-        let (excluded, over): (Vec<_>, Vec<_>) = (unwanted("tmp"), unwanted("uuid"));
-        let silent: Vec<_> = modern.iter().map(|name| format!("!{name}")).collect();
-        let topic = cluster.name("playlog");
-        let all = still.iter().chain(&excluded).chain(&over).chain(&silent);
-        make_groups(own, bootstrap, &topic, all);
-
-        let member = |group: &String, more: &[(&str, &str)]| {
-            let mut all = vec![("socket.timeout.ms", "3000"), ("log_level", "0")];
-            all.extend(more);
-            Member::keep(cluster.member(group, &topic, &all))
-        };
-        let patient = [("session.timeout.ms", "120000")];
-        let members = classic.iter().map(|group| member(group, &patient));
-        let kip_848 = [("group.protocol", "consumer")];
-        let members = members
-            .chain(modern.iter().map(|group| member(group, &kip_848)))
-            .collect();
-        let with_members: BTreeSet<_> = classic.into_iter().chain(modern).collect();
-        Stage {
-            groups: still
-                .into_iter()
-                .chain(with_members.iter().cloned())
-                .collect(),
-            with_members,
-            over: over.len(),
-            topic,
-            bootstrap: bootstrap.to_owned(),
-            _members: members,
-            cluster,
-        }
-    }
-
-    fn start_exporter(&self) -> Watched {
+impl Watched {
+    fn start(crowd: &Crowd) -> Self {
         // Figures are shown for longer than an outage lasts: whatever is missing was called gone.
         let yaml = format!(
             "kafka:\n  - {{name: main, bootstrap_servers: '{}', interval: 1s, timeout: 3s, stale_after: 2m, \
              groups: {{include: ['^{}'], exclude: ['\\.tmp-']}}, max_groups: {}}}\n",
-            self.bootstrap,
-            self.cluster.prefix,
-            self.groups.len()
+            crowd.bootstrap,
+            crowd.cluster.prefix,
+            crowd.wanted.len()
         );
         let config = tempfile::NamedTempFile::new().expect("a temporary file");
         std::fs::write(config.path(), yaml).expect("a writable file");
@@ -218,92 +132,13 @@ impl Stage {
         }
     }
 
-    /// Until every broker coordinates groups again, and the next outage leaves two replicas of
-    /// everything.
-    fn wait_for_replicas(&self) {
-        for topic in [&*self.topic, "__consumer_offsets"] {
-            let leaders = wait_for("all replicas are in sync", || {
-                self.cluster.leaders(topic, BROKERS.len())
-            });
-            assert_eq!(leaders.len(), BROKERS.len(), "{leaders:?} lead {topic}");
-        }
-    }
-}
-
-fn make_groups<'a>(
-    own: &OwnParts,
-    bootstrap: &str,
-    topic: &str,
-    names: impl Iterator<Item = &'a String>,
-) {
-    let python = own.part("clients")["python"].as_str().expect("a path");
-    let mut script = Command::new(python)
-        .arg(crate::support::root().join("dev/kafka_groups.py"))
-        .args([
-            bootstrap,
-            topic,
-            &PARTITIONS.to_string(),
-            &MESSAGES.to_string(),
-        ])
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("python can be run");
-    let names = names.fold(String::new(), |all, name| all + name + "\n");
-    let mut stdin = script.stdin.take().expect("a pipe");
-    stdin.write_all(names.as_bytes()).expect("a reader");
-    drop(stdin);
-    assert!(script.wait().expect("a child of ours").success());
-}
-
-/// A member that reads and commits, message by message, until the value is dropped.
-struct Member {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Member {
-    fn keep(consumer: BaseConsumer) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let work = move || {
-            while !stopped.load(Ordering::Relaxed) {
-                if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
-                    // One after the other, so that none overtakes a later one; in an outage it may fail.
-                    let _ = consumer.commit_message(&message, CommitMode::Sync);
-                }
-                std::thread::sleep(Duration::from_millis(200));
-            }
-        };
-        Member {
-            stop,
-            thread: Some(std::thread::spawn(work)),
-        }
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-// ---- The exporter ----
-
-struct Watched {
-    program: Program,
-    url: String,
-    _config: tempfile::NamedTempFile,
-}
-
-impl Watched {
-    fn watch(&mut self, stage: &Stage) -> Watcher {
+    fn watch(&mut self, crowd: &Crowd) -> Watcher {
         let good = wait_for("a good look at everything", || {
             let page = self.page();
             let told = page.all("dup_consumer_group_memberless_commits").len();
-            (is_well(&page, stage) && told == stage.groups.len()).then_some(page)
+            (is_well(&page, crowd) && told == crowd.wanted.len()).then_some(page)
         });
-        let watch = Watch::new(&good, stage.with_members.clone(), stage.groups.len());
+        let watch = Watch::new(&good, crowd.with_members.clone(), crowd.wanted.len());
         Watcher::start(self.url.clone(), self.program.id(), watch)
     }
 
@@ -312,14 +147,14 @@ impl Watched {
     }
 
     /// Waits until everything is there again, as of a poll that began after the outage.
-    fn recover(&mut self, stage: &Stage) -> Duration {
+    fn recover(&mut self, crowd: &Crowd) -> Duration {
         let start = Instant::now();
         let polls = |page: &Page| page.get("dup_check_polls_total", &[]);
         let before = polls(&self.page());
         wait_for("all groups are back", || {
             let page = self.page();
             let fresh = polls(&page) >= before.map(|before| before + 2.0);
-            (fresh && is_well(&page, stage)).then_some(())
+            (fresh && is_well(&page, crowd)).then_some(())
         });
         start.elapsed()
     }
@@ -333,10 +168,7 @@ impl Watched {
             .map(|(of, count)| format!("{} {count}", of["reason"]))
             .collect();
         let exporter = resident(self.program.id());
-        let worker: f64 = crate::program::children(self.program.id())
-            .into_iter()
-            .map(resident)
-            .sum();
+        let worker: f64 = children(self.program.id()).into_iter().map(resident).sum();
         eprintln!(
             "round {}: exporter {exporter:.1} MB + worker {worker:.1} MB; failures so far: {}",
             round + 1,
@@ -363,7 +195,7 @@ impl Watched {
 }
 
 /// Whether every group is there, and nothing but the groups over `max_groups` is left out.
-fn is_well(page: &Page, stage: &Stage) -> bool {
+fn is_well(page: &Page, crowd: &Crowd) -> bool {
     let shown = page.all("dup_consumer_group_members");
     let up = |name| page.get(name, &[]) == Some(1.0);
     let unreadable = page.all("dup_check_unreadable");
@@ -373,9 +205,9 @@ fn is_well(page: &Page, stage: &Stage) -> bool {
         .collect();
     up("dup_check_up")
         && up("dup_source_up")
-        && shown.len() == stage.groups.len()
+        && shown.len() == crowd.wanted.len()
         && shown
             .keys()
-            .all(|labels| stage.groups.contains(&labels["group"]))
-        && unreadable == [("limit", stage.over as f64)]
+            .all(|labels| crowd.wanted.contains(&labels["group"]))
+        && unreadable == [("limit", crowd.over as f64)]
 }

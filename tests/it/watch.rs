@@ -35,6 +35,8 @@ pub struct Seen {
     pub scrapes: usize,
     pub slowest: Duration,
     pub workers: BTreeSet<u32>,
+    /// Groups whose committed offsets rose.
+    pub committing: BTreeSet<String>,
     /// What no scrape may show.
     pub wrong: Vec<String>,
 }
@@ -97,6 +99,9 @@ impl Watch {
             "memberless_commits" | "rewinds_total" | "rewound_messages_total" => value == 0.0,
             "committed_offset" => {
                 let before = self.committed.insert(group.to_owned(), value);
+                if before.is_some_and(|before| value > before) {
+                    self.seen.committing.insert(group.to_owned());
+                }
                 value > 0.0 && before.is_none_or(|before| value >= before)
             }
             _ => true,
