@@ -26,6 +26,10 @@ use crate::sources::kafka::{
 
 const DEFAULT_MAX_GROUPS: usize = 5_000;
 const DEFAULT_WINDOW: Span = Span::seconds(900);
+/// How long a new coordinator's answers may lag behind those of the one before. It tells only what
+/// its replicas have confirmed, which a dead one among them delays by `replica.lag.time.max.ms`; and
+/// one that was cut off tells old commits until it learns that there is another.
+const SETTLING: Duration = Duration::from_secs(30);
 
 // ---- Configuration ----
 
@@ -168,6 +172,15 @@ struct History {
     /// The newest known commit of each partition.
     committed: Offsets,
     moves: BTreeMap<String, Moves>,
+    coordinator: Coordinator,
+}
+
+/// Who answers for the group.
+#[derive(Default)]
+struct Coordinator {
+    /// The broker of the last look; the inner `None`: not known.
+    last: Option<Option<i32>>,
+    moved: Option<Instant>,
 }
 
 /// When the group was looked at, as far as commits without members are concerned.
@@ -190,15 +203,16 @@ struct Moves {
 }
 
 impl History {
-    /// Takes in a look at `now`.
+    /// Takes in a look at `now`. A step back is not judged while the coordinator settles.
     fn take_in(&mut self, group: &Group, log_ends: &Offsets, now: Instant) {
         let mut committed = Offsets::new();
         self.moves.retain(|topic, _| group.committed.contains_key(topic));
         let forward_before = self.forward();
+        let settled = self.coordinator.is_settled(group.coordinator, now);
         for (topic, partitions) in &group.committed {
             let moves = self.moves.entry(topic.clone()).or_default();
             let before = self.committed.get(topic);
-            let ends = log_ends.get(topic);
+            let ends = log_ends.get(topic).filter(|_| settled);
             let partitions = partitions.iter().map(|(partition, &offset)| {
                 let before = before.and_then(|p| p.get(partition)).copied();
                 let end = ends.and_then(|p| p.get(partition)).copied();
@@ -213,6 +227,17 @@ impl History {
 
     fn forward(&self) -> u64 {
         self.moves.values().fold(0, |sum, moves| sum.saturating_add(moves.forward))
+    }
+}
+
+impl Coordinator {
+    /// Takes in who answered at `now`; whether that was the same broker for long enough.
+    fn is_settled(&mut self, broker: Option<i32>, now: Instant) -> bool {
+        let before = self.last.replace(broker);
+        if before.is_some_and(|before| before != broker) {
+            self.moved = Some(now);
+        }
+        self.moved.is_none_or(|moved| now.duration_since(moved) >= SETTLING)
     }
 }
 
@@ -247,7 +272,7 @@ impl Moves {
     ///
     /// A first commit is no move. A commit behind an earlier one is a rewind, unless the log ends
     /// before the earlier one: then the topic was deleted and made anew. While the log's end is
-    /// not known, a step back is judged at a later look.
+    /// not known (or not given), a step back is judged at a later look.
     fn step(&mut self, before: Option<i64>, offset: i64, log_end: Option<i64>) -> i64 {
         let Some(before) = before else {
             return offset;

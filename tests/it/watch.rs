@@ -102,7 +102,8 @@ impl Watch {
                 if before.is_some_and(|before| value > before) {
                     self.seen.committing.insert(group.to_owned());
                 }
-                value > 0.0 && before.is_none_or(|before| value >= before)
+                // A new coordinator may tell an older commit for a moment. That must not count as a rewind.
+                value > 0.0
             }
             _ => true,
         };
