@@ -53,7 +53,7 @@ def let_be_silent(admin, names):
 
 
 def main(bootstrap, topic, partitions, messages):
-    servers = {"bootstrap.servers": bootstrap}
+    servers = {"bootstrap.servers": bootstrap, "log_level": "3"}  # what matters is raised
     admin = AdminClient(servers)
     make_topic(servers, admin, topic, int(partitions), int(messages))
     names = sys.stdin.read().splitlines()
