@@ -17,6 +17,8 @@ use crate::watch::{Seen, Watch, Watcher, is_there};
 /// Longer than a poll may take (3 s). Kafka gives a broker up after 4 s: in one round while it is
 /// paused, in the next just when it returns, so that two brokers believe that they coordinate.
 const PAUSES: [Duration; 2] = [Duration::from_secs(6), Duration::from_secs(4)];
+/// In which all is well after an outage: seconds, but for a machine on which much else runs.
+const RECOVERY: Duration = Duration::from_secs(180);
 /// Memory at the last round, against that at the middle one.
 const GROWTH: f64 = 1.10;
 
@@ -47,7 +49,8 @@ fn r15_no_outage_of_a_broker_makes_a_figure_lie_or_needs_a_restart() {
                 workers.extend(&seen.workers);
                 committing.extend(seen.committing.iter().cloned());
                 if !seen.wrong.is_empty() {
-                    exporter.give_up(&seen);
+                    let some = &seen.wrong[..seen.wrong.len().min(30)];
+                    exporter.give_up(&format!("{} lies, such as {some:#?}", seen.wrong.len()));
                 }
             }
         }
@@ -151,12 +154,17 @@ impl Watched {
         let start = Instant::now();
         let polls = |page: &Page| page.get("dup_check_polls_total", &[]);
         let before = polls(&self.page());
-        wait_for("all groups are back", || {
+        loop {
             let page = self.page();
             let fresh = polls(&page) >= before.map(|before| before + 2.0);
-            (fresh && is_well(&page, crowd)).then_some(())
-        });
-        start.elapsed()
+            if fresh && is_well(&page, crowd) {
+                return start.elapsed();
+            }
+            if start.elapsed() > RECOVERY {
+                self.give_up(&format!("all is not well again:\n{}", self_metrics(&page)));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Of exporter and worker, in MB; prints what else the round left behind.
@@ -177,12 +185,10 @@ impl Watched {
         exporter + worker
     }
 
-    fn give_up(&mut self, seen: &Seen) -> ! {
+    fn give_up(&mut self, why: &str) -> ! {
         self.program.stop("-TERM");
         let log = self.program.rest();
-        let log = log[log.len().saturating_sub(60)..].join("\n");
-        let wrong = &seen.wrong[..seen.wrong.len().min(30)];
-        panic!("{} lies, of them {wrong:#?}\n{log}", seen.wrong.len());
+        panic!("{why}\n{}", log[log.len().saturating_sub(60)..].join("\n"));
     }
 
     fn end(mut self, workers: &BTreeSet<u32>) {
@@ -192,6 +198,14 @@ impl Watched {
             (!workers.iter().any(|pid| is_there(*pid))).then_some(())
         });
     }
+}
+
+fn self_metrics(page: &Page) -> String {
+    let lines = page.text.lines();
+    let own = lines.filter(|line| line.starts_with("dup_check") || line.starts_with("dup_source"));
+    own.filter(|line| !line.ends_with(" 0"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Whether every group is there, and nothing but the groups over `max_groups` is left out.
