@@ -116,9 +116,9 @@ struct Watched {
 
 impl Watched {
     fn start(crowd: &Crowd) -> Self {
-        // Figures are shown for longer than an outage lasts: whatever is missing was called gone.
+        // Figures are shown for longer than the test lasts: whatever is missing was called gone.
         let yaml = format!(
-            "kafka:\n  - {{name: main, bootstrap_servers: '{}', interval: 1s, timeout: 3s, stale_after: 2m, \
+            "kafka:\n  - {{name: main, bootstrap_servers: '{}', interval: 1s, timeout: 3s, stale_after: 1h, \
              groups: {{include: ['^{}'], exclude: ['\\.tmp-']}}, max_groups: {}}}\n",
             crowd.bootstrap,
             crowd.cluster.prefix,
