@@ -98,7 +98,7 @@ OLD_CONFIG = """\
   <keep_alive_timeout>10</keep_alive_timeout>
   <remote_servers>
 {clusters}  </remote_servers>
-{logs}</yandex>
+{more}</yandex>
 """
 
 OLD_USERS = """\
@@ -114,9 +114,10 @@ OLD_USERS = """\
 </yandex>
 """
 
+# Clusters by their shards, and those by the numbers of their replicas.
 # A server of 18.16 can't be asked for the rows of all replicas; a cluster in which each server is a shard can.
 # `circular` names one of them twice: what a client then counts twice.
-CLUSTERS = {"trio": (0, 1, 2), "circular": (0, 1, 0)}
+CLUSTERS = {"trio": ((0,), (1,), (2,)), "circular": ((0,), (1,), (0,))}
 
 
 def user_section(name, password, profile):
@@ -125,13 +126,14 @@ def user_section(name, password, profile):
 
 
 class Debian(ClickHouse):
-    """The 18.16 server of Debian, one of three that know each other."""
+    """The 18.16 server of Debian, one of several that know each other."""
 
     port_names = ("http", "tcp", "interserver")
+    clusters = CLUSTERS
 
-    def __init__(self, name, trio):
+    def __init__(self, name, peers):
         super().__init__(name)
-        self.trio = trio
+        self.peers = peers
 
     def install(self):
         return unpacked("clickhouse", OLD_PACKAGES, "the ClickHouse 18.16 server")
@@ -140,25 +142,33 @@ class Debian(ClickHouse):
         folder = box.part_folder(self.name)
         for name in ("data", "tmp", "schemas"):
             (folder / name).mkdir(exist_ok=True)
-        for server in self.trio:  # all three: they reload the addresses of each other by themselves
+        for server in self.peers:  # all of them: they reload the addresses of each other by themselves
             server.write_config(box)
 
     def write_config(self, box):
         folder = box.part_folder(self.name)
         write(folder / "config.xml", OLD_CONFIG.format(
             folder=folder, timezone=os.environ.get("DUP_DEV_TZ", "UTC"),
-            logs=log_section("part_log") + log_section("query_log"),
-            clusters="".join(self.cluster_section(box, name, members) for name, members in CLUSTERS.items()),
+            more=log_section("part_log") + log_section("query_log") + self.more(box),
+            clusters="".join(self.cluster_section(box, name, shards) for name, shards in self.clusters.items()),
             **self.ports(box)))
         users = user_section(USER, PASSWORD, "default")
         users += "".join(user_section(name, password, name) for name, password in READERS.items())
         write(folder / "users.xml", OLD_USERS.format(users=users))
 
-    def cluster_section(self, box, name, members):
-        shards = "".join(
-            f"<shard><replica><host>127.0.0.1</host><port>{self.trio[member].ports(box)['tcp']}</port>"
-            f"<user>{USER}</user><password>{PASSWORD}</password></replica></shard>\n" for member in members)
-        return f"<{name}>\n{shards}</{name}>\n"
+    def more(self, box):
+        """Sections of the configuration that a subclass adds."""
+        return ""
+
+    def cluster_section(self, box, name, shards):
+        def replica(member):
+            return (f"<replica><host>127.0.0.1</host><port>{self.peers[member].ports(box)['tcp']}</port>"
+                    f"<user>{USER}</user><password>{PASSWORD}</password></replica>")
+
+        sections = "".join(
+            f"<shard><internal_replication>true</internal_replication>{''.join(map(replica, members))}</shard>\n"
+            for members in shards)
+        return f"<{name}>\n{sections}</{name}>\n"
 
     def command(self, box, ports):
         folder = self.install()
@@ -178,10 +188,12 @@ def old_servers():
 
 
 def parts():
+    import clickhouse_grid  # here, since it imports this module
+
     new = ("chdb-core", VERSIONS["CHDB_CORE"])
     return {part.name: part for part in (
         Chdb("clickhouse", *new, logs=("part_log", "query_log")),
         Chdb("clickhouse-nolog", *new, logs=("query_log",)),
         Chdb("clickhouse-23", "chdb", VERSIONS["CHDB_MIDDLE"], logs=()),
         *old_servers(),
-    )}
+    )} | clickhouse_grid.parts()
