@@ -13,7 +13,8 @@ OLD_PACKAGES = ("clickhouse-server", "clickhouse-common")
 
 USER = "dup"
 PASSWORD = "dup-password"
-READERS = {"ro1": "ro1-password", "ro2": "ro2-password"}  # readonly=1 and readonly=2
+# By their profiles: readonly=1, readonly=2, and one that takes what shards are there for the whole.
+READERS = {name: f"{name}-password" for name in ("ro1", "ro2", "lax")}
 FLUSH = 500  # milliseconds until a row of the logs can be read
 
 # The engine out of PyPI would keep the database `system` in memory and so forget its logs at each start.
@@ -107,6 +108,7 @@ OLD_USERS = """\
     <default><log_queries>1</log_queries><background_pool_size>4</background_pool_size></default>
     <ro1><readonly>1</readonly></ro1>
     <ro2><readonly>2</readonly></ro2>
+    <lax><readonly>2</readonly><skip_unavailable_shards>1</skip_unavailable_shards></lax>
   </profiles>
   <quotas><default></default></quotas>
   <users>

@@ -92,6 +92,8 @@ impl From<clickhouse::error::Error> for Fault {
 fn reason_of(code: u32) -> Reason {
     match code {
         159 => Reason::Timeout,
+        // Of another server, which is to answer for a shard.
+        209 | 210 | 279 => Reason::Connection,
         158 | 241 | 307 | 396 => Reason::Limit,
         60 | 81 => Reason::UnknownTable,
         16 | 47 => Reason::UnknownColumn,

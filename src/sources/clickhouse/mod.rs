@@ -3,6 +3,7 @@
 //! A query whose answer is no longer waited for is killed by its id, since old servers go on with
 //! it. Settings that could make an answer wrong without an error are pinned.
 
+mod cluster;
 mod fault;
 mod rows;
 mod shape;
@@ -189,12 +190,11 @@ impl ClickHouse {
 
     /// What can't be talked to is named by its address, and what echoes our password is masked.
     fn error(&self, fault: Fault) -> Error {
+        let answered = fault.is_answer();
         let error = fault.into_error();
-        let words = match error.reason() {
-            Reason::Connection | Reason::Tls | Reason::Protocol => {
-                format!("{}: {error}", self.address)
-            }
-            _ => error.to_string(),
+        let words = match answered {
+            true => error.to_string(),
+            false => format!("{}: {error}", self.address),
         };
         let password = self.password.as_ref().map(ExposeSecret::expose_secret);
         let words = match password.filter(|password| !password.is_empty()) {
