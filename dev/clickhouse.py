@@ -46,9 +46,12 @@ class ClickHouse(Server):
     def check(self, box, ports):
         ask(self.url(ports), "SELECT 1")
 
+    def access(self, box):
+        """What of the answer can be told while it does not run."""
+        return {"url": self.url(self.ports(box)), "user": USER, "password": PASSWORD}
+
     def describe(self, box):
-        url = self.url(self.ports(box))
-        return {"url": url, "user": USER, "password": PASSWORD, "version": ask(url, "SELECT version()")}
+        return {**self.access(box), "version": ask(self.url(self.ports(box)), "SELECT version()")}
 
 
 class Chdb(ClickHouse):
@@ -177,9 +180,9 @@ class Debian(ClickHouse):
         config = box.part_folder(self.name) / "config.xml"
         return [folder / "usr/sbin/clickhouse-server", f"--config-file={config}"], library_path(folder)
 
-    def describe(self, box):
+    def access(self, box):
         readers = {name: {"user": name, "password": password} for name, password in READERS.items()}
-        return {**super().describe(box), **readers, "tcp_port": self.ports(box)["tcp"]}
+        return {**super().access(box), **readers, "tcp_port": self.ports(box)["tcp"]}
 
 
 def old_servers():

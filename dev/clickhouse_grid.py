@@ -46,8 +46,10 @@ class ZooKeeper(Server):
             if connection.recv(16) != b"imok":
                 raise ValueError("not ready")
 
-    def describe(self, box):
+    def access(self, box):
         return {"port": self.ports(box)["client"]}
+
+    describe = access
 
 
 class Replica(Debian):
@@ -77,7 +79,7 @@ class Grid(Group):
             server.install()
 
     def describe(self, box):
-        return {server.name.removeprefix(f"{self.name}."): server.describe(box) for server in self.members}
+        return {server.name.removeprefix(f"{self.name}."): server.access(box) for server in self.members}
 
 
 def parts():
