@@ -94,7 +94,7 @@ class Engine:
         if hasattr(chdb, "connect"):
             self.connection = chdb.connect(f"{path}?config-file={config}")
             # chdb alone has this on: it would take any word for `SELECT word`.
-            self.execute("SET implicit_select=0")
+            self.set_unless_read_only("implicit_select=0")
         else:
             # chdb 1.x reads the file config.xml of the working directory, and its default database is
             # one of its own, kept in memory.
@@ -106,6 +106,14 @@ class Engine:
             self.execute("USE `default`")
         self.version = self.execute("SELECT version()").decode().strip()
         self.timezone = self.execute("SELECT timezone()").decode().strip()
+
+    def set_unless_read_only(self, setting):
+        """A profile with readonly=1 lets nobody set anything."""
+        try:
+            self.execute(f"SET {setting}")
+        except QueryError as error:
+            if error.code != 164:
+                raise
 
     def execute(self, sql, output="TabSeparated"):
         try:

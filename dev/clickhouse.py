@@ -13,8 +13,16 @@ OLD_PACKAGES = ("clickhouse-server", "clickhouse-common")
 
 USER = "dup"
 PASSWORD = "dup-password"
-# By their profiles: readonly=1, readonly=2, and one that takes what shards are there for the whole.
-READERS = {name: f"{name}-password" for name in ("ro1", "ro2", "lax")}
+# Users of 18.16, whose password is their name and "-password": profile, network, and the databases that they may see.
+LOCAL = "127.0.0.1"
+READERS = {
+    "ro1": ("ro1", LOCAL, ()),  # readonly=1
+    "ro2": ("ro2", LOCAL, ()),  # readonly=2
+    "lax": ("lax", LOCAL, ()),  # its profile makes answers wrong without an error
+    "granted": ("ro2", LOCAL, ("granted",)),
+    "blind": ("ro2", LOCAL, ("system",)),
+    "elsewhere": ("ro2", "10.1.2.3", ()),
+}
 FLUSH = 500  # milliseconds until a row of the logs can be read
 
 # The engine out of PyPI would keep the database `system` in memory and so forget its logs at each start.
@@ -35,6 +43,21 @@ def ask(url, query, user=USER, password=PASSWORD):
             return answer.read().decode().strip()
     except urllib.error.HTTPError as error:
         raise ValueError(error.read().decode("utf-8", "replace").strip()) from None
+
+
+# The one user as whom the engine runs all queries. What its profile and its grants (a section <grants> with
+# <query>GRANT …</query>) say, holds; a user made by CREATE USER is not to be had.
+NEW_USERS = """\
+<clickhouse>
+  <profiles><default></default></profiles>
+  <quotas><default></default></quotas>
+  <users>
+    <default>
+      <password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>
+    </default>
+  </users>
+</clickhouse>
+"""
 
 
 class ClickHouse(Server):
@@ -69,7 +92,10 @@ class Chdb(ClickHouse):
     def prepare(self, box, ports):
         folder = box.part_folder(self.name)
         sections = "".join(log_section(name) for name in self.logs)
-        write(folder / "config.xml", f"<clickhouse>\n{sections}</clickhouse>\n")
+        users = f"  <users_config>{folder}/users.xml</users_config>\n"
+        write(folder / "config.xml", f"<clickhouse>\n{sections}{users}</clickhouse>\n")
+        if not (folder / "users.xml").exists():  # a test may have put its own there
+            write(folder / "users.xml", NEW_USERS)
         write(folder / "users.json", json.dumps({USER: PASSWORD}))
         if self.package == "chdb-core" and not (folder / "data").exists():  # later it could no longer be changed
             write(folder / "data/metadata/system.sql", SYSTEM_DATABASE)
@@ -111,7 +137,14 @@ OLD_USERS = """\
     <default><log_queries>1</log_queries><background_pool_size>4</background_pool_size></default>
     <ro1><readonly>1</readonly></ro1>
     <ro2><readonly>2</readonly></ro2>
-    <lax><readonly>2</readonly><skip_unavailable_shards>1</skip_unavailable_shards></lax>
+    <lax>
+      <readonly>2</readonly>
+      <skip_unavailable_shards>1</skip_unavailable_shards>
+      <max_replica_delay_for_distributed_queries>1</max_replica_delay_for_distributed_queries>
+      <parallel_replicas_count>2</parallel_replicas_count>
+      <parallel_replica_offset>1</parallel_replica_offset>
+      <read_overflow_mode>break</read_overflow_mode>
+    </lax>
   </profiles>
   <quotas><default></default></quotas>
   <users>
@@ -125,9 +158,11 @@ OLD_USERS = """\
 CLUSTERS = {"trio": ((0,), (1,), (2,)), "circular": ((0,), (1,), (0,))}
 
 
-def user_section(name, password, profile):
+def user_section(name, password, profile, network=LOCAL, databases=()):
+    allowed = "".join(f"<database>{database}</database>" for database in databases)
+    allowed = f"<allow_databases>{allowed}</allow_databases>" if databases else ""
     return (f"    <{name}><password>{password}</password><profile>{profile}</profile><quota>default</quota>"
-            "<networks><ip>127.0.0.1</ip></networks></{0}>\n".format(name))
+            f"<networks><ip>{network}</ip></networks>{allowed}</{name}>\n")
 
 
 class Debian(ClickHouse):
@@ -158,7 +193,7 @@ class Debian(ClickHouse):
             clusters="".join(self.cluster_section(box, name, shards) for name, shards in self.clusters.items()),
             **self.ports(box)))
         users = user_section(USER, PASSWORD, "default")
-        users += "".join(user_section(name, password, name) for name, password in READERS.items())
+        users += "".join(user_section(name, f"{name}-password", *traits) for name, traits in READERS.items())
         write(folder / "users.xml", OLD_USERS.format(users=users))
 
     def more(self, box):
@@ -181,7 +216,7 @@ class Debian(ClickHouse):
         return [folder / "usr/sbin/clickhouse-server", f"--config-file={config}"], library_path(folder)
 
     def access(self, box):
-        readers = {name: {"user": name, "password": password} for name, password in READERS.items()}
+        readers = {name: {"user": name, "password": f"{name}-password"} for name in READERS}
         return {**super().access(box), **readers, "tcp_port": self.ports(box)["tcp"]}
 
 

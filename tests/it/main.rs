@@ -21,11 +21,14 @@
 
 mod cli;
 mod clickhouse_cluster;
+mod clickhouse_profiles;
+mod clickhouse_rights;
 mod config;
 mod contract;
 mod faults;
 mod groups;
 mod kafka;
+mod names;
 mod program;
 mod reload;
 mod summary;

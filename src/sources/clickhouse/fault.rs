@@ -97,8 +97,8 @@ fn reason_of(code: u32) -> Reason {
         158 | 241 | 307 | 396 => Reason::Limit,
         60 | 81 => Reason::UnknownTable,
         16 | 47 => Reason::UnknownColumn,
-        497 => Reason::Authorization,
-        192..=194 | 516 => Reason::Auth,
+        164 | 291 | 452 | 497 => Reason::Authorization,
+        192..=195 | 516 => Reason::Auth,
         _ => Reason::Server,
     }
 }

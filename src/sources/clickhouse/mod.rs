@@ -48,17 +48,37 @@ const PINNED: &[(&str, &str)] = &[
     ("read_overflow_mode_leaf", "throw"),
     ("group_by_overflow_mode", "throw"),
     ("result_overflow_mode", "throw"),
+    ("set_overflow_mode", "throw"),
+    ("distinct_overflow_mode", "throw"),
+    ("sort_overflow_mode", "throw"),
+    ("join_overflow_mode", "throw"),
+    ("transfer_overflow_mode", "throw"),
+    ("partial_result_on_first_cancel", "0"),
+    ("limit", "0"),
     ("skip_unavailable_shards", "0"),
     // Rows that a shard or a replica does not show, or shows twice.
     ("distributed_group_by_no_merge", "0"),
     ("optimize_skip_unused_shards", "0"),
+    ("prefer_global_in_and_join", "0"),
     ("max_parallel_replicas", "1"),
-    // Duplicates hidden from us, old answers, and NULL where 0 is meant.
+    ("parallel_replicas_count", "0"),
+    ("fallback_to_stale_replicas_for_distributed_queries", "0"),
+    // Rows hidden from us alone, or shown to us alone.
     ("final", "0"),
+    ("additional_table_filters", "{}"),
+    ("apply_deleted_mask", "1"),
+    ("apply_patch_parts", "1"),
+    ("apply_mutations_on_fly", "0"),
+    ("ignore_cold_parts_seconds", "0"),
+    // Old answers, NULL where 0 is meant, and days that begin elsewhere.
     ("use_query_cache", "0"),
     ("aggregate_functions_null_for_empty", "0"),
     ("empty_result_for_aggregation_by_empty_set", "0"),
+    ("session_timezone", ""),
 ];
+
+/// Bigger is lower. It matters where queries are given priorities at all.
+const LOWEST_PRIORITY: &str = "1000";
 
 /// Why a question may fail.
 pub const REASONS: &[Reason] = &[
@@ -76,7 +96,15 @@ pub const REASONS: &[Reason] = &[
     Reason::Limit,
 ];
 
-type Pinned = Arc<[(&'static str, &'static str)]>;
+type Setting = (&'static str, &'static str);
+
+/// What goes with each question, by what the server and our user are.
+struct Terms {
+    /// What of [`PINNED`] the server knows.
+    pinned: Vec<Setting>,
+    /// What makes us harmless, where our user could do harm.
+    harmless: Vec<Setting>,
+}
 
 /// A client of one server.
 pub struct ClickHouse {
@@ -87,8 +115,8 @@ pub struct ClickHouse {
     limits: Limits,
     cluster: Option<String>,
     health: Arc<SourceHealth>,
-    /// What of [`PINNED`] the server knows; asked again when another server may answer.
-    pinned: Mutex<Option<Pinned>>,
+    /// Asked for again when another server may answer.
+    terms: Mutex<Option<Arc<Terms>>>,
     /// Kills under way, so that a shutdown can wait for them.
     kills: TaskTracker,
 }
@@ -115,7 +143,7 @@ impl ClickHouse {
             limits: source.limits.clone(),
             cluster: source.cluster.clone(),
             health,
-            pinned: Mutex::default(),
+            terms: Mutex::default(),
             kills: TaskTracker::new(),
         }))
     }
@@ -142,15 +170,18 @@ impl ClickHouse {
     /// `connection`, `tls`, `auth` and `protocol` for a server that can't be talked to; the rest by
     /// the code of ClickHouse's error, `server` where it has no reason of its own.
     pub async fn rows(self: &Arc<Self>, sql: &str, deadline: Instant) -> Result<Vec<Row>, Error> {
-        let pinned = self.pinned().await?;
-        let mut settings: Vec<(&str, String)> =
-            pinned.iter().map(|&(k, v)| (k, v.to_owned())).collect();
+        let terms = self.terms().await?;
+        let owned = |settings: &[Setting]| -> Vec<(&'static str, String)> {
+            settings.iter().map(|&(k, v)| (k, v.to_owned())).collect()
+        };
+        let mut settings = owned(&terms.pinned);
+        settings.extend(owned(&terms.harmless));
         settings.extend(self.limit_settings(deadline));
         match self.ask(sql, &settings).await {
             Err(fault) if fault.refuses_settings() => {
                 // readonly=1 lets nobody set limits. The pinned settings stay: what equals the
                 // profile is accepted, and what differs must fail.
-                settings.truncate(pinned.len());
+                settings.truncate(terms.pinned.len());
                 let rows = self
                     .ask(sql, &settings)
                     .await
@@ -178,7 +209,10 @@ impl ClickHouse {
     /// # Errors
     /// As [`rows`](Self::rows), and `protocol` when it is not one row.
     pub async fn row(self: &Arc<Self>, sql: &str, deadline: Instant) -> Result<Row, Error> {
-        let rows = self.rows(sql, deadline).await?;
+        Self::only(self.rows(sql, deadline).await?)
+    }
+
+    fn only(rows: Vec<Row>) -> Result<Row, Error> {
         match <[Row; 1]>::try_from(rows) {
             Ok([row]) => Ok(row),
             Err(rows) => {
@@ -213,34 +247,44 @@ impl ClickHouse {
             ("max_threads", limits.max_threads.to_string()),
             ("max_memory_usage", limits.max_memory_usage.0.to_string()),
             ("max_rows_to_read", limits.max_rows_to_read.to_string()),
+            ("priority", LOWEST_PRIORITY.to_owned()),
         ]
     }
 
-    /// What of [`PINNED`] the server knows.
-    async fn pinned(self: &Arc<Self>) -> Result<Pinned, Error> {
-        if let Some(pinned) = self.remembered().clone() {
-            return Ok(pinned);
+    /// Looks up what the server knows. It is one row without conditions, since a profile may cut
+    /// lists, and this query alone goes without what is pinned.
+    async fn terms(self: &Arc<Self>) -> Result<Arc<Terms>, Error> {
+        if let Some(terms) = self.remembered().clone() {
+            return Ok(terms);
         }
-        let names: Vec<_> = PINNED.iter().map(|(name, _)| sql::string(name)).collect();
-        let query = format!(
-            "SELECT name FROM system.settings WHERE name IN ({})",
-            names.join(", ")
-        );
+        let query = "SELECT toString(groupArray(name)) AS names, \
+                     countIf(name = 'readonly' AND value = '0') AS may_write \
+                     FROM system.settings";
         let rows = self
-            .ask(&query, &[])
+            .ask(query, &[])
             .await
             .map_err(|fault| self.error(fault))?;
-        let known: Vec<String> = (rows.iter())
-            .map(|row| row.text("name"))
-            .collect::<Result<_, _>>()?;
-        let is_known = |(name, _): &&(&str, &str)| known.iter().any(|k| k == name);
-        let pinned: Pinned = PINNED.iter().filter(is_known).copied().collect();
-        *self.remembered() = Some(pinned.clone());
-        Ok(pinned)
+        let row = Self::only(rows)?;
+        let names = row.text("names")?;
+        let knows = |name: &str| names.contains(&format!("'{name}'"));
+        let terms = Arc::new(Terms {
+            pinned: PINNED
+                .iter()
+                .filter(|(name, _)| knows(name))
+                .copied()
+                .collect(),
+            harmless: match row.count("may_write")? {
+                0 => Vec::new(),
+                // Limits may still be set under 2, and nothing be written.
+                _ => vec![("readonly", "2")],
+            },
+        });
+        *self.remembered() = Some(terms.clone());
+        Ok(terms)
     }
 
-    fn remembered(&self) -> MutexGuard<'_, Option<Pinned>> {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    fn remembered(&self) -> MutexGuard<'_, Option<Arc<Terms>>> {
+        self.terms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whoever answers next may be another server, or a younger one.
