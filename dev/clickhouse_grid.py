@@ -1,9 +1,11 @@
 """Two shards of two replicas each: four ClickHouse 18.16 servers, and the ZooKeeper that their replicated tables need."""
 
+import os
 import socket
+import time
 
 from clickhouse import Debian
-from instance import write
+from instance import Failure, write
 from parts import Group, Server
 from tools import java, unpacked
 
@@ -63,6 +65,25 @@ class Replica(Debian):
         self.keeper = keeper
         self.shard = shard
         self.replica = replica
+
+    def command(self, box, ports):
+        """Under a host name of its own, by which queries tell the servers of a cluster apart."""
+        command, environment = super().command(box, ports)
+        own_name = ["unshare", "--uts", *([] if os.geteuid() == 0 else ["--map-root-user"]),
+                    "sh", "-c", 'hostname "$0" && exec "$@"', f"grid-{self.shard}{self.replica}"]
+        return own_name + command, environment
+
+    def prepare(self, box, ports):
+        super().prepare(box, ports)
+        # A server that has replicated tables already would not start without it.
+        deadline = time.monotonic() + self.keeper.limit
+        while True:
+            try:
+                return self.keeper.check(box, self.keeper.ports(box))
+            except (OSError, ValueError) as error:
+                if time.monotonic() > deadline:
+                    raise Failure(f"{self.name}: no ZooKeeper ({error})") from None
+            time.sleep(0.05)
 
     def more(self, box):
         port = self.keeper.ports(box)["client"]

@@ -49,6 +49,17 @@ impl Fault {
         matches!(self, Fault::Server { code: 115, .. })
     }
 
+    /// 209, 210, 279: the server could not talk to one that it was to ask in its turn.
+    pub(super) fn is_of_another_server(&self) -> bool {
+        matches!(
+            self,
+            Fault::Server {
+                code: 209 | 210 | 279,
+                ..
+            }
+        )
+    }
+
     /// Whether the server is done with the query.
     pub(super) fn is_answer(&self) -> bool {
         matches!(self, Fault::Server { .. })
@@ -92,8 +103,6 @@ impl From<clickhouse::error::Error> for Fault {
 fn reason_of(code: u32) -> Reason {
     match code {
         159 => Reason::Timeout,
-        // Of another server, which is to answer for a shard.
-        209 | 210 | 279 => Reason::Connection,
         158 | 241 | 307 | 396 => Reason::Limit,
         60 | 81 => Reason::UnknownTable,
         16 | 47 => Reason::UnknownColumn,

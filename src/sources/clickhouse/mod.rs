@@ -39,8 +39,11 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Our answers are a few rows. What is longer is not an answer to what we asked.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
+type Setting = (&'static str, &'static str);
+
 /// Settings of a profile that would make an answer wrong, each pinned where the server knows it.
-const PINNED: &[(&str, &str)] = &[
+/// All are defaults, which a user who may set nothing may still send.
+const PINNED: &[Setting] = &[
     // Partial answers in place of an error.
     ("timeout_overflow_mode", "throw"),
     ("timeout_overflow_mode_leaf", "throw"),
@@ -60,9 +63,8 @@ const PINNED: &[(&str, &str)] = &[
     ("distributed_group_by_no_merge", "0"),
     ("optimize_skip_unused_shards", "0"),
     ("prefer_global_in_and_join", "0"),
-    ("max_parallel_replicas", "1"),
+    ("allow_experimental_parallel_reading_from_replicas", "0"),
     ("parallel_replicas_count", "0"),
-    ("fallback_to_stale_replicas_for_distributed_queries", "0"),
     // Rows hidden from us alone, or shown to us alone.
     ("final", "0"),
     ("additional_table_filters", "{}"),
@@ -77,8 +79,17 @@ const PINNED: &[(&str, &str)] = &[
     ("session_timezone", ""),
 ];
 
-/// Bigger is lower. It matters where queries are given priorities at all.
-const LOWEST_PRIORITY: &str = "1000";
+/// What is better than the default, where the server knows it and our user may set it.
+const PREFERRED: &[Setting] = &[
+    // A shard that lags too far behind is no shard to count.
+    ("fallback_to_stale_replicas_for_distributed_queries", "0"),
+    ("max_parallel_replicas", "1"),
+    // Bigger is lower. It matters where queries are given priorities at all.
+    ("priority", "1000"),
+];
+
+/// For a user who may write: limits may still be set under it, and nothing be written.
+const HARMLESS: Setting = ("readonly", "2");
 
 /// Why a question may fail.
 pub const REASONS: &[Reason] = &[
@@ -96,14 +107,12 @@ pub const REASONS: &[Reason] = &[
     Reason::Limit,
 ];
 
-type Setting = (&'static str, &'static str);
-
 /// What goes with each question, by what the server and our user are.
 struct Terms {
     /// What of [`PINNED`] the server knows.
     pinned: Vec<Setting>,
-    /// What makes us harmless, where our user could do harm.
-    harmless: Vec<Setting>,
+    /// What of [`PREFERRED`] it knows, and [`HARMLESS`] where our user could do harm.
+    preferred: Vec<Setting>,
 }
 
 /// A client of one server.
@@ -175,7 +184,7 @@ impl ClickHouse {
             settings.iter().map(|&(k, v)| (k, v.to_owned())).collect()
         };
         let mut settings = owned(&terms.pinned);
-        settings.extend(owned(&terms.harmless));
+        settings.extend(owned(&terms.preferred));
         settings.extend(self.limit_settings(deadline));
         match self.ask(sql, &settings).await {
             Err(fault) if fault.refuses_settings() => {
@@ -225,7 +234,11 @@ impl ClickHouse {
     /// What can't be talked to is named by its address, and what echoes our password is masked.
     fn error(&self, fault: Fault) -> Error {
         let answered = fault.is_answer();
-        let error = fault.into_error();
+        let of_a_shard = fault.is_of_another_server() && self.cluster.is_some();
+        let mut error = fault.into_error();
+        if of_a_shard {
+            error = Error::new(Reason::Connection, error.to_string());
+        }
         let words = match answered {
             true => error.to_string(),
             false => format!("{}: {error}", self.address),
@@ -247,7 +260,6 @@ impl ClickHouse {
             ("max_threads", limits.max_threads.to_string()),
             ("max_memory_usage", limits.max_memory_usage.0.to_string()),
             ("max_rows_to_read", limits.max_rows_to_read.to_string()),
-            ("priority", LOWEST_PRIORITY.to_owned()),
         ]
     }
 
@@ -267,17 +279,16 @@ impl ClickHouse {
         let row = Self::only(rows)?;
         let names = row.text("names")?;
         let knows = |name: &str| names.contains(&format!("'{name}'"));
+        let known = |settings: &[Setting]| -> Vec<Setting> {
+            let known = settings.iter().filter(|(name, _)| knows(name));
+            known.copied().collect()
+        };
+        let may_write = row.count("may_write")? > 0;
         let terms = Arc::new(Terms {
-            pinned: PINNED
-                .iter()
-                .filter(|(name, _)| knows(name))
-                .copied()
+            pinned: known(PINNED),
+            preferred: (known(PREFERRED).into_iter())
+                .chain(may_write.then_some(HARMLESS))
                 .collect(),
-            harmless: match row.count("may_write")? {
-                0 => Vec::new(),
-                // Limits may still be set under 2, and nothing be written.
-                _ => vec![("readonly", "2")],
-            },
         });
         *self.remembered() = Some(terms.clone());
         Ok(terms)
