@@ -1,11 +1,14 @@
 """Kafka: one broker, three brokers, or Tansu as a stand-in where Kafka's jars can't be had."""
 
+import base64
+import hashlib
 import os
+import shutil
 
 import kafka_probe
 from instance import Failure, write
 from parts import Group, Part, Server
-from tools import DEV, VERSIONS, java, kafka_jars, run, say, venv
+from tools import DEV, VERSIONS, apt_install, java, kafka_jars, run, say, venv
 
 CLUSTER_ID = "ZGV2LWNsdXN0ZXItZGV2LQ"  # any 16 bytes in base64
 HEAP = "320m"
@@ -60,6 +63,7 @@ class Broker(Server):
     limit = 120
     port_names = ("client", "controller")
     in_use = ("Address already in use", "BindException")
+    scram_users = []  # words for StorageTool
 
     def __init__(self, name, node=1, cluster=None):
         super().__init__(name)
@@ -72,12 +76,16 @@ class Broker(Server):
 
     def prepare(self, box, ports):
         folder = box.part_folder(self.name)
-        voters = ",".join(f"{broker.node}@127.0.0.1:{broker.ports(box)['controller']}" for broker in self.cluster)
-        write(folder / "server.properties", CONFIG.format(
-            node=self.node, voters=voters, data=folder / "data", replicas=len(self.cluster), **ports))
+        write(folder / "server.properties", self.config(box, ports))
         if not (folder / "data/meta.properties").exists():
+            users = [word for user in self.scram_users for word in ("--add-scram", user)]
             run([*self.java("64m"), "kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID,
-                 "--config", folder / "server.properties"], cwd=folder)
+                 "--config", folder / "server.properties", *users], cwd=folder)
+
+    def config(self, box, ports):
+        voters = ",".join(f"{broker.node}@127.0.0.1:{broker.ports(box)['controller']}" for broker in self.cluster)
+        return CONFIG.format(node=self.node, voters=voters, data=box.part_folder(self.name) / "data",
+                             replicas=len(self.cluster), **ports)
 
     def java(self, heap):
         return [java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
@@ -89,6 +97,17 @@ class Broker(Server):
     def check(self, box, ports):
         kafka_probe.check_broker(("127.0.0.1", ports["client"]), self.node)
 
+    def or_tansu(self):
+        """Itself, if it can be installed."""
+        try:
+            self.install()
+        except Failure as failure:
+            if os.environ.get("DUP_REQUIRE_KAFKA") == "1":
+                raise
+            say(f"Kafka can't be installed, so the part {self.name} is a Tansu broker instead: {failure}")
+            return Tansu(self.name)
+        return self
+
     def bootstrap(self, box):
         return f"127.0.0.1:{self.ports(box)['client']}"
 
@@ -99,21 +118,103 @@ class Broker(Server):
                 "pid": box.pid(self.name), "java": java(), "classpath": f"{jars}/*"}
 
 
+# Beside the listener of CONFIG, where nobody logs in: that is the administrator. Everybody else may do what ACLs say.
+# (Of a key that stands twice, the later one counts.)
+SECURE = """
+listeners=PLAINTEXT://127.0.0.1:{client},SASL_PLAINTEXT://127.0.0.1:{sasl},SASL_SSL://127.0.0.1:{sasl_ssl},\\
+  SSL://127.0.0.1:{ssl},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{client},SASL_PLAINTEXT://127.0.0.1:{sasl},SASL_SSL://127.0.0.1:{sasl_ssl},\\
+  SSL://127.0.0.1:{ssl}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL,\\
+  CONTROLLER:PLAINTEXT
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER
+listener.name.sasl_ssl.sasl.enabled.mechanisms=SCRAM-SHA-512
+# A client that failed to log in is told so at once, and not held for a while.
+connection.failed.authentication.delay.ms=0
+listener.name.sasl_plaintext.plain.sasl.jaas.config=\\
+  org.apache.kafka.common.security.plain.PlainLoginModule required {plain};
+listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config=\\
+  org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";
+listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=\\
+  org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config=\\
+  org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=\\
+  org.apache.kafka.common.security.scram.ScramLoginModule required;
+
+ssl.keystore.type=PEM
+ssl.keystore.location={folder}/server.pem
+ssl.truststore.type=PEM
+ssl.truststore.location={folder}/ca.pem
+listener.name.ssl.ssl.client.auth=required
+"""
+
+USERS = {"mon": "mon-secret", "odd": "p#a@s%s$x,y}"}  # known by PLAIN and by both kinds of SCRAM
+
+
+def scram_user(name, password, bits):
+    """Salted here, since StorageTool takes no comma in a password."""
+    salt, rounds = b"salt of a test", 4096
+    salted = base64.b64encode(hashlib.pbkdf2_hmac(f"sha{bits}", password.encode(), salt, rounds)).decode()
+    salt = base64.b64encode(salt).decode()
+    return f'SCRAM-SHA-{bits}=[name="{name}",salt="{salt}",saltedpassword="{salted}",iterations={rounds}]'
+
+
+class SecureBroker(Broker):
+    """A broker that asks who one is, by every way that Kafka has but Kerberos, and that has ACLs."""
+
+    port_names = ("client", "sasl", "sasl_ssl", "ssl", "controller")
+    scram_users = [scram_user(name, password, bits) for name, password in USERS.items() for bits in (256, 512)]
+
+    def replacement(self):
+        return self.or_tansu()
+
+    def install(self):
+        super().install()
+        if not shutil.which("openssl"):
+            apt_install(["openssl"], "to make certificates")
+
+    def config(self, box, ports):
+        folder = box.part_folder(self.name)
+        certificates(folder)
+        plain = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
+        return super().config(box, ports) + SECURE.format(folder=folder, plain=plain, **ports)
+
+    def describe(self, box):
+        ports, folder = self.ports(box), box.part_folder(self.name)
+        listeners = {name: f"127.0.0.1:{ports[name]}" for name in ("sasl", "sasl_ssl", "ssl")}
+        files = {name: str(folder / f"{name}.pem")
+                 for name in ("ca", "client", "client_key", "foreign_ca", "foreign", "foreign_key")}
+        return {**super().describe(box), **listeners, **files, "users": USERS}
+
+
+def certificates(folder):
+    """A CA with a server (server.pem holds its key, too) and a client, and a foreign CA with a client of its own."""
+    if (folder / "server.pem").exists():
+        return
+    request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+               "-days", "3650"]
+    for ca, client in (("ca", "client"), ("foreign_ca", "foreign")):
+        signed = ["-CA", folder / f"{ca}.pem", "-CAkey", folder / f"{ca}_key.pem",
+                  "-addext", "basicConstraints=CA:FALSE"]
+        run([*request, "-subj", f"/CN={ca}", "-keyout", folder / f"{ca}_key.pem", "-out", folder / f"{ca}.pem"])
+        run([*request, *signed, "-subj", f"/CN={client}", "-keyout", folder / f"{client}_key.pem",
+             "-out", folder / f"{client}.pem"])
+        if ca == "ca":
+            run([*request, *signed, "-subj", "/CN=server", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
+                 "-keyout", folder / "server_key.pem", "-out", folder / "server_cert.pem"])
+    write(folder / "server.pem", "".join((folder / f"server_{part}.pem").read_text() for part in ("key", "cert")))
+
+
 class SingleBroker(Broker):
     """The part `kafka`, which may be somebody's own Kafka, or Tansu instead."""
 
     def replacement(self):
         given = os.environ.get("DUP_KAFKA_BOOTSTRAP")
-        if given:
-            return Given(self.name, given)
-        try:
-            self.install()
-        except Failure as failure:
-            if os.environ.get("DUP_REQUIRE_KAFKA") == "1":
-                raise
-            say(f"Kafka can't be installed, so the part {self.name} is a Tansu broker instead: {failure}")
-            return Tansu(self.name)
-        return self
+        return Given(self.name, given) if given else self.or_tansu()
 
 
 class Cluster(Group):
@@ -183,5 +284,6 @@ class Clients(Part):
 
 def parts():
     cluster = Cluster("kafka3")
-    listed = [SingleBroker("kafka"), cluster, *cluster.members, Tansu("tansu"), Clients("clients")]
+    listed = [SingleBroker("kafka"), cluster, *cluster.members, SecureBroker("kafka-secure"), Tansu("tansu"),
+              Clients("clients")]
     return {part.name: part for part in listed}

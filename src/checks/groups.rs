@@ -363,8 +363,12 @@ fn samples(
     if let Some((_, &members)) = expected {
         samples.push(EXPECTED_MEMBERS.sample(&labels, members.into()));
     }
+    // Kafka leaves out, without a word, commits on topics that we may not describe: a group that
+    // shows neither members nor commits may move for all we know.
+    let blind = group.members == 0 && group.committed.is_empty();
+    let memberless = history.looks.memberless_commits(config.window.0);
     if !config.ignore.iter().any(|pattern| pattern.is_match(name))
-        && let Some(memberless) = history.looks.memberless_commits(config.window.0)
+        && let Some(memberless) = memberless.filter(|&moves| moves || !blind)
     {
         samples.push(MEMBERLESS_COMMITS.sample(&labels, f64::from(u8::from(memberless))));
     }

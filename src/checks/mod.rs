@@ -34,18 +34,18 @@ impl Sources {
         })
     }
 
-    /// One check for each configuration that `of` finds in a ClickHouse source.
+    /// The checks that `plan` makes of the configurations which `of` finds in ClickHouse sources.
     fn plan_clickhouse<C: Clone>(
         &self,
         config: &Config,
         of: impl Fn(&ClickHouseSource) -> &[C],
-        plan: impl Fn(C, Arc<ClickHouse>) -> Planned,
+        plan: impl Fn(C, Arc<ClickHouse>) -> Option<Planned>,
     ) -> Vec<Planned> {
         let sources = config.clickhouse.iter().zip(&self.clickhouse);
         let of_source = |(source, client): (_, &Arc<ClickHouse>)| {
             let checks = of(source).iter().cloned();
             checks
-                .map(|check| plan(check, client.clone()))
+                .filter_map(|check| plan(check, client.clone()))
                 .collect::<Vec<_>>()
         };
         sources.flat_map(of_source).collect()
@@ -76,4 +76,6 @@ macro_rules! checks {
     };
 }
 
-checks!(groups, table, summary);
+mod scan;
+
+checks!(groups, table, ages, summary);

@@ -324,12 +324,14 @@ struct Summary {
 
 /// One check for each configured summary.
 pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
-    sources.plan_clickhouse(config, |source| &source.summaries, |config, clickhouse| Planned {
-        source: clickhouse.health().name.clone(),
-        name: format!("summary:{}.{}", config.database, config.table),
-        timing: config.timing,
-        reasons: REASONS,
-        check: Box::new(Summary { config, clickhouse }),
+    sources.plan_clickhouse(config, |source| &source.summaries, |config, clickhouse| {
+        Some(Planned {
+            source: clickhouse.health().name.clone(),
+            name: format!("summary:{}.{}", config.database, config.table),
+            timing: config.timing,
+            reasons: REASONS,
+            check: Box::new(Summary { config, clickhouse }),
+        })
     })
 }
 

@@ -157,9 +157,10 @@ impl Raw {
             None => Tls::default(),
         };
         let mut seen = BTreeSet::new();
-        let tables = (self.tables.into_iter())
+        let mut tables = (self.tables.into_iter())
             .map(|raw| raw.validate(defaults, &mut seen))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
+        table::tell_apart(&mut tables);
         let mut seen = BTreeSet::new();
         let summaries = (self.summaries.into_iter())
             .map(|raw| raw.validate(defaults, &mut seen))

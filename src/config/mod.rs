@@ -390,7 +390,8 @@ clickhouse:
         ] {
             let config = load(&format!(
                 "kafka:\n  - name: main\n    bootstrap_servers: b:9092\n    properties:\n      \
-                 {property}\n"
+                 security.protocol: SASL_SSL\n      sasl.mechanism: PLAIN\n      \
+                 sasl.username: mon\n      {property}\n"
             ));
             let password = config.kafka[0].properties["sasl.password"].expose_secret();
             assert_eq!(password, ODD_PASSWORD, "{property}");
@@ -398,9 +399,22 @@ clickhouse:
     }
 
     #[test]
+    fn numbers_and_booleans_of_kafka_need_no_quotes() {
+        let config = load(
+            "kafka:\n  - name: main\n    bootstrap_servers: b:9092\n    properties:\n      \
+             security.protocol: SSL\n      enable.ssl.certificate.verification: false\n      \
+             socket.timeout.ms: 5000\n",
+        );
+        let value = |name| config.kafka[0].properties[name].expose_secret();
+        assert_eq!(value("enable.ssl.certificate.verification"), "false");
+        assert_eq!(value("socket.timeout.ms"), "5000");
+    }
+
+    #[test]
     fn r21_a_configuration_is_debugged_without_its_secrets() {
         let config = load(
-            "kafka:\n  - {name: k, bootstrap_servers: b, properties: {sasl.password: S3cr3t}}\n\
+            "kafka:\n  - {name: k, bootstrap_servers: b, properties: {security.protocol: SSL, \
+             ssl.keystore.location: k, ssl.keystore.password: S3cr3t}}\n\
              clickhouse:\n  - {name: a, url: 'http://u:S3cr3t@h'}\n  \
              - {name: b, url: http://h, password: S3cr3t}\n",
         );

@@ -127,7 +127,12 @@ impl Cluster {
 /// groups with odd names. A test of such things ends when this is false, and the skip is written
 /// down by name.
 pub fn is_real_kafka(test: &str) -> bool {
-    if part("kafka")["kind"] != "tansu" {
+    is_real("kafka", test)
+}
+
+/// The same for another part that is a broker.
+pub fn is_real(broker: &str, test: &str) -> bool {
+    if part(broker)["kind"] != "tansu" {
         return true;
     }
     assert!(

@@ -2,7 +2,8 @@
 //!
 //! They need the servers that `dev/test` starts (`make test` calls it) and tells by the environment
 //! variable `DUP_TEST_PARTS`: ClickHouse 26.9 (the engine, by chdb), 23.10 (likewise), 18.16 (three
-//! real servers that form a cluster, and four of two shards with two replicas each), one 26.9 without `system.part_log`, and Kafka. Every test has
+//! real servers that form a cluster, and four of two shards with two replicas each), one 26.9 without
+//! `system.part_log`, Kafka, and a Kafka that asks for passwords and certificates. Every test has
 //! databases, topics, groups and an exporter of its own; one that kills a server starts its own.
 //!
 //! What needs a real Kafka is skipped by name where the broker is the fallback; `dev/test` prints and
@@ -25,12 +26,15 @@ mod clickhouse_profiles;
 mod clickhouse_rights;
 mod config;
 mod contract;
+mod copies;
 mod faults;
 mod groups;
 mod kafka;
+mod kafka_security;
 mod names;
 mod program;
 mod reload;
+mod several_tables;
 mod summary;
 mod support;
 mod table;

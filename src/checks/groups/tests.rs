@@ -122,6 +122,18 @@ fn r09_the_verdict_ends_once_offsets_stand_still_for_the_whole_window() {
 }
 
 #[test]
+fn r13_a_group_whose_commits_we_may_not_see_has_no_verdict() {
+    let mut trial = Trial::new();
+    let hidden = || Group { committed: BTreeMap::new(), ..empty(0) };
+    trial.look(0, &[("g", hidden())]).look(60, &[("g", hidden())]);
+    assert_eq!(trial.memberless(), None);
+    assert_eq!(trial.value("g", &MEMBERS), Some(0.0));
+    let member = || Group { committed: BTreeMap::new(), ..group(State::Stable, 1, &[]) };
+    trial.look(120, &[("g", member())]).look(180, &[("g", member())]);
+    assert_eq!(trial.memberless(), Some(0.0), "who has members commits by them");
+}
+
+#[test]
 fn r10_a_first_sight_is_no_verdict_and_no_advance() {
     let mut trial = Trial::new();
     trial.look(0, &[]);

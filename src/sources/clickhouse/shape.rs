@@ -43,6 +43,8 @@ pub struct Shape {
     pub table: String,
     /// Without `Replicated` or `Shared` in front.
     pub engine: String,
+    /// The column by whose value a replacing engine chooses the copy that it keeps.
+    pub version: Option<String>,
     sorting_key: String,
     /// Whether the cluster shows each row once for each of several replicas.
     copies_are_shards: bool,
@@ -79,7 +81,8 @@ impl ClickHouse {
             return Err(Error::new(Reason::UnknownTable, message));
         }
         let about = format!(
-            "SELECT engine, sorting_key FROM system.tables WHERE database = {db} AND name = {name}"
+            "SELECT engine, engine_full, sorting_key FROM system.tables \
+             WHERE database = {db} AND name = {name}"
         );
         let about = self.rows(&about, deadline).await?.pop().ok_or_else(|| {
             let message = format!("table {database}.{table} is gone: create it");
@@ -97,6 +100,7 @@ impl ClickHouse {
             database: database.into(),
             table: table.into(),
             engine: plain_engine(&engine).into(),
+            version: version_column(&engine, &about.text("engine_full")?),
             sorting_key: about.text("sorting_key")?,
             copies_are_shards,
             columns,
@@ -159,6 +163,57 @@ impl ClickHouse {
         }
     }
 
+    /// What stands behind FROM to read a table of the database `system`, on one replica of every
+    /// shard of the cluster where one is set.
+    pub fn every_shard(&self, table: &str) -> String {
+        match self.cluster() {
+            Some(cluster) => format!("cluster({}, system, {table})", sql::string(cluster)),
+            None => format!("system.{table}"),
+        }
+    }
+
+    /// How many shards the cluster has; one server is one.
+    ///
+    /// # Errors
+    /// Those of [`rows`](Self::rows).
+    pub async fn count_shards(self: &Arc<Self>, deadline: Instant) -> Result<u64, Error> {
+        let Some(cluster) = self.cluster() else {
+            return Ok(1);
+        };
+        let query = format!(
+            "SELECT uniqExact(shard_num) AS shards FROM system.clusters WHERE cluster = {}",
+            sql::string(cluster)
+        );
+        self.row(&query, deadline).await?.count("shards")
+    }
+
+    /// What tells in a query over the cluster on which shard a row lies; `None` without a cluster.
+    ///
+    /// # Errors
+    /// Those of [`rows`](Self::rows).
+    pub async fn shard(self: &Arc<Self>, deadline: Instant) -> Result<Option<&'static str>, Error> {
+        if self.cluster().is_none() {
+            return Ok(None);
+        }
+        // Old servers tell by the name of the host alone, of which each shard has its own.
+        match self.knows_function("shardNum", deadline).await? {
+            true => Ok(Some("shardNum()")),
+            false => Ok(Some("hostName()")),
+        }
+    }
+
+    async fn knows_function(
+        self: &Arc<Self>,
+        function: &str,
+        deadline: Instant,
+    ) -> Result<bool, Error> {
+        let query = format!(
+            "SELECT count() AS found FROM system.functions WHERE name = {}",
+            sql::string(function)
+        );
+        Ok(self.row(&query, deadline).await?.count("found")? > 0)
+    }
+
     /// What stands behind FROM to read a table of the database `system`, on every replica of the
     /// cluster where one is set.
     ///
@@ -186,9 +241,33 @@ pub fn base_type(kind: &str) -> &str {
 }
 
 /// `Replicated` and `Shared` change where rows are, not what they are.
-fn plain_engine(engine: &str) -> &str {
+pub fn plain_engine(engine: &str) -> &str {
     let engine = engine.strip_prefix("Replicated").unwrap_or(engine);
     engine.strip_prefix("Shared").unwrap_or(engine)
+}
+
+/// The version column of a replacing engine, as its definition names it.
+fn version_column(engine: &str, definition: &str) -> Option<String> {
+    let arguments = definition.strip_prefix(engine)?.strip_prefix('(')?;
+    if plain_engine(engine) != "ReplacingMergeTree" {
+        return None;
+    }
+    let mut arguments = split_expressions(arguments).into_iter();
+    // A replicated table names its path and replica first, in quotes.
+    let mut rest = arguments
+        .by_ref()
+        .skip_while(|argument| argument.starts_with('\''));
+    let first = rest.next()?;
+    // The old way: a date, the key and the granularity, which is a number, come before it.
+    let rest: Vec<String> = rest.collect();
+    let granularity = rest
+        .iter()
+        .position(|it| it.chars().all(|c| c.is_ascii_digit()));
+    match granularity {
+        Some(at) => rest.get(at + 1).cloned(),
+        None => Some(first),
+    }
+    .map(|column| column.trim_matches('`').to_owned())
 }
 
 fn is_real_uuid(uuid: &str) -> bool {
@@ -302,7 +381,20 @@ impl Shape {
     }
 }
 
-/// Splits `a, f(b, c), 'd,e'` at the commas that stand outside of brackets and quotes.
+impl Shape {
+    /// What of the sorting key a key leaves open: rows with the same key may differ in it, and then
+    /// never meet in a merge.
+    pub fn sorting_beside(&self, key: &[String]) -> Vec<String> {
+        let bare = |expression: &str| expression.trim_matches('`').to_owned();
+        let key: Vec<String> = key.iter().map(|k| bare(k)).collect();
+        let mut beside = split_expressions(&self.sorting_key);
+        beside.retain(|expression| !key.contains(&bare(expression)));
+        beside
+    }
+}
+
+/// Splits `a, f(b, c), 'd,e'` at the commas that stand outside of brackets and quotes; up to a
+/// bracket that closes none of its own.
 fn split_expressions(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let (mut depth, mut quote, mut escaped) = (0_usize, None, false);
@@ -316,7 +408,8 @@ fn split_expressions(text: &str) -> Vec<String> {
             }
             (None, '\'' | '"' | '`') => quote = Some(c),
             (None, '(' | '[') => depth += 1,
-            (None, ')' | ']') => depth = depth.saturating_sub(1),
+            (None, ')' | ']') if depth == 0 => break,
+            (None, ')' | ']') => depth -= 1,
             (None, ',') if depth == 0 => {
                 parts.push(String::new());
                 continue;
@@ -351,6 +444,48 @@ mod tests {
             ]
         );
         assert!(split_expressions("").is_empty());
+    }
+
+    #[test]
+    fn the_version_column_is_found_in_every_way_to_define_an_engine() {
+        let version = |definition: &str| {
+            let engine = definition.split(['(', ' ']).next().unwrap();
+            version_column(engine, definition)
+        };
+        for (definition, expected) in [
+            ("ReplacingMergeTree ORDER BY k", None),
+            (
+                "ReplacingMergeTree PARTITION BY toYYYYMM(d) ORDER BY k",
+                None,
+            ),
+            ("ReplacingMergeTree(ver) ORDER BY k", Some("ver")),
+            (
+                "ReplacingMergeTree(`my ver`, is_deleted) ORDER BY k",
+                Some("my ver"),
+            ),
+            (
+                "ReplicatedReplacingMergeTree('/a(b)/{shard}', '{replica}') ORDER BY k",
+                None,
+            ),
+            (
+                "ReplicatedReplacingMergeTree('/a', 'r', ver) ORDER BY k",
+                Some("ver"),
+            ),
+            (
+                "SharedReplacingMergeTree('/a', 'r', ver) ORDER BY f(k)",
+                Some("ver"),
+            ),
+            ("ReplacingMergeTree(d, (k, f(d)), 8192)", None),
+            ("ReplacingMergeTree(d, (k, f(d)), 8192, ver)", Some("ver")),
+            (
+                "ReplicatedReplacingMergeTree('/a', 'r', d, k, 8192, ver)",
+                Some("ver"),
+            ),
+            ("MergeTree ORDER BY k", None),
+            ("SummingMergeTree(total) ORDER BY k", None),
+        ] {
+            assert_eq!(version(definition).as_deref(), expected, "{definition}");
+        }
     }
 
     #[test]

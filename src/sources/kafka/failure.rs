@@ -60,8 +60,9 @@ impl Failure {
 
     pub fn reason(&self) -> Reason {
         match self.code {
-            // A peer that hangs up in the midst of a handshake is told as a lost connection.
-            code::TRANSPORT if self.text.contains("SSL handshake failed") => Reason::Tls,
+            // A peer that hangs up in the midst of a handshake, or says after its own end of it (so
+            // TLS 1.3 refuses a client's certificate), is told as a lost connection.
+            code::TRANSPORT if self.has_any(&["SSL handshake failed", "SSL alert"]) => Reason::Tls,
             code::TIMED_OUT | code::TIMED_OUT_QUEUE | code::REQUEST_TIMED_OUT => Reason::Timeout,
             code::TRANSPORT
             | code::RESOLVE
@@ -85,6 +86,22 @@ impl Failure {
             code::UNSUPPORTED_FEATURE | code::UNSUPPORTED_VERSION => Reason::Unsupported,
             code::BAD_MSG => Reason::Protocol,
             _ => Reason::Server,
+        }
+    }
+
+    fn has_any(&self, words: &[&str]) -> bool {
+        words.iter().any(|words| self.text.contains(words))
+    }
+
+    /// The words for people. librdkafka does not tell of a broker that hangs up at once, as one does
+    /// that is spoken to in another protocol than that of its port.
+    fn told(self) -> String {
+        const ASK: &str = "does security.protocol fit this port?";
+        let is_cut = self.has_any(&["Broken pipe", "Connection reset"]);
+        match self.code {
+            code::ALL_BROKERS_DOWN => format!("all brokers are down, and none said why: {ASK}"),
+            code::TRANSPORT if is_cut => format!("{}: the broker hung up; {ASK}", self.text),
+            _ => self.text,
         }
     }
 
@@ -133,7 +150,7 @@ impl Trouble {
         let new = weight(failure.reason());
         let vague = failure.code == code::ALL_BROKERS_DOWN && known > 0;
         if new > 0 && new >= known && !vague {
-            *last = Some(Error::new(failure.reason(), failure.text));
+            *last = Some(Error::new(failure.reason(), failure.told()));
         }
     }
 
@@ -169,6 +186,50 @@ mod tests {
         assert_eq!(last.to_string(), "wrong password");
         trouble.forget();
         assert_eq!(trouble.last(), None);
+    }
+
+    #[test]
+    fn an_alert_after_the_handshake_is_a_matter_of_tls_and_a_lost_connection_is_not() {
+        for (text, reason) in [
+            (
+                "Receive failed: error:0A000412:SSL routines::sslv3 alert bad certificate: SSL alert \
+                 number 42 (after 0ms in state APIVERSION_QUERY)",
+                Reason::Tls,
+            ),
+            (
+                "SSL handshake failed: Disconnected: SSL connection closed by peer",
+                Reason::Tls,
+            ),
+            (
+                "Receive failed: error:0A000126:SSL routines::unexpected eof while reading",
+                Reason::Connection,
+            ),
+            (
+                "Send failed: SSL transport error: Broken pipe (after 2ms in state UP)",
+                Reason::Connection,
+            ),
+        ] {
+            let (code, text) = (code::TRANSPORT, text.to_owned());
+            assert_eq!(Failure { code, text }.reason(), reason);
+        }
+    }
+
+    #[test]
+    fn brokers_that_hang_up_without_a_word_raise_a_question_unless_more_is_known() {
+        let last = |trouble: &Trouble| trouble.last().unwrap().to_string();
+        let trouble = Trouble::default();
+        let down = || Failure {
+            code: code::ALL_BROKERS_DOWN,
+            text: "0/1 brokers are down".to_owned(),
+        };
+        trouble.note(down());
+        assert!(last(&trouble).contains("security.protocol"));
+        trouble.note(Failure {
+            code: code::TRANSPORT,
+            text: "Connect to ipv4#127.0.0.1:1 failed: Connection refused".to_owned(),
+        });
+        trouble.note(down());
+        assert!(!last(&trouble).contains("security.protocol"));
     }
 
     #[test]

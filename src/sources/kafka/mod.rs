@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Reason};
 
+pub(crate) use properties::{accepts, forced};
 pub use supervisor::WorkerClient;
 
 /// Why a look, or one group of it, may fail; `limit` is for groups over [`Filter::max_groups`].

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 
@@ -23,24 +23,56 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("log_level", "5"),
 ];
 
-/// Not overridden: read-only is no matter of taste. The group is never joined (admin.rs).
-const FORCED: [(&str, &str); 5] = [
-    ("allow.auto.create.topics", "false"),
-    ("enable.auto.commit", "false"),
-    ("enable.auto.offset.store", "false"),
-    ("group.id", "dup_exporter"),
-    ("statistics.interval.ms", "0"),
+/// Not overridden, and why: read-only is no matter of taste. The group is never joined (admin.rs).
+const FORCED: [(&str, &str, &str); 5] = [
+    (
+        "allow.auto.create.topics",
+        "false",
+        "dup_exporter creates no topic",
+    ),
+    (
+        "enable.auto.commit",
+        "false",
+        "dup_exporter commits no offset",
+    ),
+    (
+        "enable.auto.offset.store",
+        "false",
+        "dup_exporter commits no offset",
+    ),
+    ("group.id", "dup_exporter", "dup_exporter joins no group"),
+    (
+        "statistics.interval.ms",
+        "0",
+        "dup_exporter reads no statistics of librdkafka",
+    ),
 ];
+
+/// Why the exporter sets this property itself; `None`: the user may set it.
+pub(crate) fn forced(property: &str) -> Option<&'static str> {
+    let (_, _, why) = FORCED.iter().find(|(name, _, _)| *name == property)?;
+    Some(why)
+}
+
+/// Whether librdkafka knows this property and takes its value. No client is made.
+///
+/// # Errors
+/// In words that repeat the value only if it is no secret; what a file holds always may be one.
+pub(crate) fn accepts(property: &str, value: &str, by_file: bool) -> Result<(), Error> {
+    let mut config = ClientConfig::new();
+    config.set(property, value);
+    match config.create_native_config() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(refused(error, by_file)),
+    }
+}
 
 /// The user's properties with ours.
 pub(super) fn complete(user: BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let own = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
-        let pair = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
-        pairs.iter().map(pair).collect()
-    };
-    let mut all: BTreeMap<String, String> = own(&DEFAULTS).into_iter().collect();
+    let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    let mut all: BTreeMap<String, String> = DEFAULTS.map(own).into();
     all.extend(user);
-    all.extend(own(&FORCED));
+    all.extend(FORCED.map(|(name, value, _)| own((name, value))));
     all
 }
 
@@ -79,16 +111,21 @@ pub(super) fn log_level(properties: &BTreeMap<String, String>) -> RDKafkaLogLeve
 
 /// Why no client could be made.
 pub(super) fn refusal(error: KafkaError) -> Error {
+    refused(error, false)
+}
+
+fn refused(error: KafkaError, may_be_secret: bool) -> Error {
     let message = match error {
         KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, property, _) => {
             format!("librdkafka knows no property `{property}`")
         }
         // librdkafka's own words quote the value.
-        KafkaError::ClientConfig(_, _, property, _) if is_secret(&property) => {
+        KafkaError::ClientConfig(_, _, property, _) if may_be_secret || is_secret(&property) => {
             format!("librdkafka does not accept the value of property `{property}`")
         }
         KafkaError::ClientConfig(_, words, property, _) => {
-            format!("librdkafka does not accept property `{property}`: {words}")
+            let words = words.trim_end();
+            format!("librdkafka does not accept property `{property}` ({words})")
         }
         KafkaError::ClientCreation(words) => format!("librdkafka refused its properties: {words}"),
         other => format!("librdkafka refused its properties: {other}"),
