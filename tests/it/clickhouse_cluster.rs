@@ -324,3 +324,97 @@ fn r16_what_a_lost_replica_or_shard_knew_is_absent_and_never_counted_in_part() {
     own.up(&["clickhouse-2x2.22"]);
     until("all again", [whole, ratios]);
 }
+
+#[test]
+fn a_replica_that_lags_behind_does_not_stand_for_its_shard() {
+    let mut own = OwnParts::start(&["clickhouse-2x2"]);
+    let grid = Grid::of(own.part("clickhouse-2x2")).with_a_key_on_two_shards();
+    // One replica of the second shard takes no parts from the other any more.
+    grid.on("21").run("SYSTEM STOP FETCHES DB.t");
+    grid.on("22")
+        .run("INSERT INTO DB.t (id) SELECT 10 + number FROM numbers(3)");
+    wait_for(
+        "a lag of more than the second that the profile of lax allows",
+        || {
+            let lag = "SELECT absolute_delay > 1 FROM system.replicas WHERE database = '";
+            (grid.on("21").run(&format!("{lag}{}'", grid.name())) == "1").then_some(())
+        },
+    );
+    let first = grid.on("11");
+    let seen = std::mem::ManuallyDrop::new(Database {
+        server: first
+            .server
+            .as_user(&own.part("clickhouse-2x2")["11"]["lax"]),
+        name: grid.name().to_owned(),
+    });
+    let keys = format!("{KEYS}, interval: 1s, stale_after: 4s");
+    let tables = seen.tables("ch", &[("t", &keys), ("spread", &keys)]);
+    let exporter = Exporter::start(&format!("clickhouse:\n{tables}    cluster: grid\n"));
+    let whole = [7.0, 6.0, 7.0 / 6.0].map(Some);
+    let page = exporter.fresh();
+    for table in ["t", "spread"] {
+        assert_eq!(
+            figures(&page, &[("table", table)]),
+            whole,
+            "{table}: by the other replica"
+        );
+    }
+    own.kill("clickhouse-2x2.22");
+    wait_for("the end of the figures", || {
+        let page = exporter.scrape();
+        ["t", "spread"]
+            .map(|table| figures(&page, &[("table", table)]))
+            .map(|seen| {
+                assert!(seen == whole || seen == [None; 3], "{seen:?}");
+                seen == [None; 3]
+            })
+            .iter()
+            .all(|gone| *gone)
+            .then_some(())
+    });
+    exporter.assert_fails(&format!("table:{}.t", grid.name()), "server", "Code: 369");
+    own.up(&["clickhouse-2x2"]);
+    wait_for("the figures again", || {
+        let page = exporter.scrape();
+        (figures(&page, &[("table", "t")]) == whole).then_some(())
+    });
+}
+
+#[test]
+fn copies_on_two_shards_are_never_healed_and_those_of_one_are() {
+    let grid = Grid::shared();
+    let settings = "SETTINGS max_bytes_to_merge_at_max_space_in_pool = 1, \
+                    max_bytes_to_merge_at_min_space_in_pool = 1";
+    let path = format!("'/{}/{{shard}}/r', '{{replica}}'", grid.name());
+    grid.everywhere(&format!(
+        "CREATE TABLE DB.r (id UInt64, n UInt8, ts DateTime DEFAULT now()) \
+         ENGINE = ReplicatedReplacingMergeTree({path}) PARTITION BY tuple() ORDER BY id {settings}"
+    ));
+    // The keys 0 to 9 twice on the first shard, and 5 to 9 once more on the second.
+    for (replica, n, keys) in [
+        ("11", 1, "numbers(10)"),
+        ("12", 2, "numbers(10)"),
+        ("22", 1, "numbers(5)"),
+    ] {
+        let first = if replica == "22" { 5 } else { 0 };
+        grid.on(replica).run(&format!(
+            "INSERT INTO DB.r (id, n) SELECT {first} + number, {n} FROM {keys}"
+        ));
+    }
+    grid.sync("r");
+    let tables = grid
+        .on("21")
+        .tables("ch", &[("r", &format!("{KEYS}, interval: 1s"))]);
+    let exporter = Exporter::start(&format!("clickhouse:\n{tables}    cluster: grid\n"));
+    let seen = |page: &Page| {
+        ["dup_rows", "dup_keys", "dup_unhealable_rows"]
+            .map(|name| page.get(name, &[("table", "r")]))
+    };
+    assert_eq!(seen(&exporter.good()), [25.0, 10.0, 5.0].map(Some));
+    // What is left when each shard has merged all that it has.
+    for replica in ["11", "22"] {
+        grid.on(replica).run("OPTIMIZE TABLE DB.r FINAL");
+    }
+    grid.sync("r");
+    assert_eq!(seen(&exporter.fresh()), [15.0, 10.0, 5.0].map(Some));
+}

@@ -3,76 +3,214 @@
 
 use crate::support::{Database, Exporter, OwnParts, Page, Server, part, wait_for};
 
-fn watch(database: &Database, keys: &str) -> Exporter {
-    let tables = database.tables("ch", &[("t", &format!("key: [id], time: ts, {keys}"))]);
-    Exporter::start(&format!("clickhouse:\n{tables}"))
+const KEYS: &str = "key: [id], time: ts, windows: [1d]";
+
+/// Rows, keys and factor of a table.
+fn figures(page: &Page, table: &str) -> [Option<f64>; 3] {
+    ["dup_rows", "dup_keys", "dup_factor"].map(|name| page.get(name, &[("table", table)]))
 }
 
-fn figures(page: &Page) -> [Option<f64>; 3] {
-    ["dup_rows", "dup_keys", "dup_factor"].map(|name| page.get(name, &[("window", "1d")]))
+/// The database as it is after a start of its server; only the first value of it is dropped there.
+fn again(server: Server) -> std::mem::ManuallyDrop<Database> {
+    std::mem::ManuallyDrop::new(Database {
+        server,
+        name: "audit".into(),
+    })
 }
 
-/// A table of ten keys, of which five lie there twice. `mark` is that of a deleted row, `changed`
-/// of an update that no merge has written yet, `doomed` of a mutation that never comes to run.
+/// Settings of a table that nobody merges.
+const UNMERGED: &str = "max_bytes_to_merge_at_max_space_in_pool = 1, \
+                        max_bytes_to_merge_at_min_space_in_pool = 1";
+
+/// `t` has ten keys, of which five lie there twice, and an eleventh that was deleted. In `patched`
+/// an update of all rows waits to be written into them; in `doomed` a mutation waits for ever.
 fn create(database: &Database) {
-    database.run(
-        "CREATE TABLE DB.t (id UInt64, ts DateTime DEFAULT now()) ENGINE = ReplacingMergeTree \
-         ORDER BY tuple(id) SETTINGS enable_block_number_column = 1, enable_block_offset_column = 1, \
-         max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1",
-    );
+    let table = |name: &str, settings: &str| {
+        database.run(&format!(
+            "CREATE TABLE DB.{name} (id UInt64, ts DateTime DEFAULT now()) \
+             ENGINE = MergeTree ORDER BY tuple() SETTINGS {UNMERGED}{settings}"
+        ));
+    };
+    table("t", "");
     database.run("INSERT INTO DB.t (id) SELECT number FROM numbers(11)");
     database.run("INSERT INTO DB.t (id) SELECT number FROM numbers(5)");
     database.run("DELETE FROM DB.t WHERE id = 10");
-    database.run("CREATE TABLE DB.empty (id UInt64, ts DateTime) ENGINE = MergeTree ORDER BY id");
+    table("empty", "");
+    table(
+        "patched",
+        ", enable_block_number_column = 1, enable_block_offset_column = 1",
+    );
+    database.run("INSERT INTO DB.patched (id) SELECT number FROM numbers(4)");
+    database.run("UPDATE DB.patched SET id = 7 WHERE 1");
+    table("doomed", "");
+    database.run("INSERT INTO DB.doomed (id) SELECT number FROM numbers(4)");
+    database.run("SYSTEM STOP MERGES DB.doomed");
 }
 
 #[test]
-fn no_profile_of_a_new_server_hides_a_row_from_us_or_shows_us_another() {
+fn no_profile_hides_a_row_from_us_or_shows_us_another() {
     let mut own = OwnParts::start(&["clickhouse"]);
     let database = Server::of(own.part("clickhouse")).database_named("audit");
     create(&database);
-    let count = "SELECT count() FROM audit.t";
+    let count = |table: &str| format!("SELECT count() FROM audit.{table}");
+    let sum = "SELECT sum(id) FROM audit.empty".to_owned();
+    let columns = "SELECT name FROM system.columns WHERE database = 'audit' AND table = 't' \
+                   ORDER BY name";
     for (profile, asked, wrong) in [
-        ("<final>1</final>", count, "10"),
         (
             "<additional_table_filters>{'audit.t': 'id = 1'}</additional_table_filters>",
-            count,
+            count("t"),
             "2",
         ),
-        ("<apply_deleted_mask>0</apply_deleted_mask>", count, "16"),
         (
-            "<limit>1</limit>",
-            "SELECT name FROM system.columns WHERE database = 'audit' AND table = 't' ORDER BY name",
-            "id",
+            "<apply_deleted_mask>0</apply_deleted_mask>",
+            count("t"),
+            "16",
         ),
         (
+            "<apply_patch_parts>0</apply_patch_parts>",
+            "SELECT uniqExact(id) FROM audit.patched".to_owned(),
+            "4",
+        ),
+        ("<limit>1</limit>", columns.to_owned(), "id"),
+        (
             "<aggregate_functions_null_for_empty>1</aggregate_functions_null_for_empty>",
-            "SELECT sum(id) FROM audit.empty",
+            sum.clone(),
             "\\N",
         ),
         (
             "<empty_result_for_aggregation_by_empty_set>1</empty_result_for_aggregation_by_empty_set>",
-            "SELECT sum(id) FROM audit.empty",
+            sum,
             "",
         ),
     ] {
-        let server = own.restrict(profile, "");
-        assert_eq!(server.run(asked), wrong, "{profile}");
-        let seen = Database {
-            server,
-            name: "audit".into(),
-        };
-        let tables = [
-            ("t", "key: [id], time: ts, windows: [1d]"),
-            ("empty", "key: [id], time: ts, windows: [1d]"),
-        ];
+        let seen = again(own.restrict(profile, ""));
+        assert_eq!(seen.server.run(&asked), wrong, "{profile}");
+        let tables = ["t", "empty", "patched"].map(|table| (table, KEYS));
         let page = Exporter::start(&format!("clickhouse:\n{}", seen.tables("ch", &tables))).good();
-        let of = |table| {
-            ["dup_rows", "dup_keys", "dup_factor"].map(|name| page.get(name, &[("table", table)]))
-        };
-        assert_eq!(of("t"), [15.0, 10.0, 1.5].map(Some), "{profile}");
-        assert_eq!(of("empty"), [Some(0.0), Some(0.0), None], "{profile}");
-        std::mem::forget(seen); // it is dropped once, by `database`
+        let expected = [15.0, 10.0, 1.5].map(Some);
+        assert_eq!(figures(&page, "t"), expected, "{profile}");
+        let expected = [Some(0.0), Some(0.0), None];
+        assert_eq!(figures(&page, "empty"), expected, "{profile}");
+        let expected = [4.0, 1.0, 4.0].map(Some);
+        assert_eq!(figures(&page, "patched"), expected, "{profile}");
     }
     own.restrict("", "");
+}
+
+#[test]
+fn a_mutation_that_has_not_run_yet_has_changed_no_row() {
+    let mut own = OwnParts::start(&["clickhouse"]);
+    let database = Server::of(own.part("clickhouse")).database_named("audit");
+    create(&database);
+    let profile = "<apply_mutations_on_fly>1</apply_mutations_on_fly><alter_sync>0</alter_sync>";
+    let seen = again(own.restrict(profile, ""));
+    seen.run("SYSTEM STOP MERGES DB.doomed");
+    seen.run("ALTER TABLE DB.doomed DELETE WHERE id < 3");
+    assert_eq!(seen.run("SELECT count() FROM DB.doomed"), "1");
+    let tables = seen.tables("ch", &[("doomed", KEYS)]);
+    let page = Exporter::start(&format!("clickhouse:\n{tables}")).good();
+    assert_eq!(figures(&page, "doomed"), [4.0, 4.0, 1.0].map(Some));
+    own.restrict("", "");
+}
+
+#[test]
+fn no_answer_is_an_old_one_out_of_the_cache() {
+    let mut own = OwnParts::start(&["clickhouse"]);
+    let database = Server::of(own.part("clickhouse")).database_named("audit");
+    create(&database);
+    let profile = "<use_query_cache>1</use_query_cache><query_cache_nondeterministic_function_handling>\
+                   save</query_cache_nondeterministic_function_handling>\
+                   <query_cache_system_table_handling>save</query_cache_system_table_handling>";
+    let seen = again(own.restrict(profile, ""));
+    let tables = seen.tables("ch", &[("t", &format!("{KEYS}, interval: 1s"))]);
+    let exporter = Exporter::start(&format!("clickhouse:\n{tables}"));
+    assert_eq!(figures(&exporter.good(), "t"), [15.0, 10.0, 1.5].map(Some));
+    let count = || seen.run("SELECT count() FROM DB.t");
+    assert_eq!(count(), "15");
+    seen.run("INSERT INTO DB.t (id) SELECT number FROM numbers(5)");
+    assert_eq!(count(), "15", "everybody else gets the old answer");
+    assert_eq!(figures(&exporter.fresh(), "t"), [20.0, 10.0, 2.0].map(Some));
+    own.restrict("", "");
+}
+
+#[test]
+fn days_are_those_of_the_server_and_not_of_a_profile() {
+    // Fourteen hours ahead of UTC, which the servers of the tests keep.
+    const AWAY: &str = "<session_timezone>Pacific/Kiritimati</session_timezone>";
+    let mut own = OwnParts::start(&["clickhouse"]);
+    let database = Server::of(own.part("clickhouse")).database_named("audit");
+    database.run("CREATE TABLE DB.raw (id UInt64, ts DateTime) ENGINE = MergeTree ORDER BY id");
+    database.run("CREATE TABLE DB.days (day Date, total UInt64) ENGINE = MergeTree ORDER BY day");
+    // As many as ten to the power of the day, from three days ago to three days ahead.
+    database.run(
+        "INSERT INTO DB.raw SELECT number, toStartOfDay(now()) + 86400 * d + 43200 FROM \
+         (SELECT arrayJoin(range(7)) - 3 AS d, arrayJoin(range(toUInt64(exp10(d + 3)) % 1001)) AS number)",
+    );
+    database.run("INSERT INTO DB.days SELECT toDate(ts), count() FROM DB.raw GROUP BY toDate(ts)");
+    let today = "SELECT sum(total) FROM DB.days WHERE day = toDate(now())";
+    let expected = wait_for("a while in which no day ends, here or there", || {
+        let expected = database.run(today).parse::<f64>().ok();
+        let near = "toDate(now() + 50) != toDate(now()) OR toDate(now() + 50, \
+                    'Pacific/Kiritimati') != toDate(now(), 'Pacific/Kiritimati')";
+        (database.run(&format!("SELECT {near}")) == "0").then_some(expected)
+    });
+    let seen = again(own.restrict(AWAY, ""));
+    assert_eq!(seen.run("SELECT timezone()"), "Pacific/Kiritimati");
+    let summary = "    summaries:\n      - {database: audit, table: days, count: total, day: day, \
+                   periods: [today], keys: exact, min_coverage: 0, \
+                   raw: {database: audit, table: raw, key: [id], day: toDate(ts)}}\n";
+    let exporter = Exporter::start(&format!(
+        "clickhouse:\n{}{summary}",
+        seen.server.source("ch")
+    ));
+    let page = exporter.polled();
+    assert_eq!(page.get("dup_summary_total", &[]), expected);
+    assert_eq!(page.get("dup_summary_keys", &[]), expected);
+    own.restrict("", "");
+}
+
+// ---- 18.16 ----
+
+#[test]
+fn no_profile_of_an_old_server_makes_a_part_of_an_answer_the_whole() {
+    let server = Server::named("clickhouse-18");
+    let database = server.database();
+    database.run(
+        "CREATE TABLE DB.t (id UInt64, ts DateTime DEFAULT now()) ENGINE = MergeTree \
+         PARTITION BY tuple() ORDER BY cityHash64(id) SAMPLE BY cityHash64(id)",
+    );
+    database.run("INSERT INTO DB.t (id) SELECT number % 50000 FROM numbers(100000)");
+    let lax = server.as_user(&part("clickhouse-18")["lax"]);
+    let seen = std::mem::ManuallyDrop::new(Database {
+        server: lax,
+        name: database.name.clone(),
+    });
+    let half = seen.run("SELECT count() FROM DB.t WHERE id >= 0");
+    let half: u32 = half.parse().expect("a count");
+    assert!(
+        (40_000..60_000).contains(&half),
+        "half of it for everybody else: {half}"
+    );
+    let keys = "key: [id], time: ts, windows: [1h]";
+    let source = |name: &str, limits: &str| {
+        seen.tables(name, &[("t", keys)]) + &format!("    limits: {{{limits}}}\n")
+    };
+    let exporter = Exporter::start(&format!(
+        "clickhouse:\n{}{}",
+        source("all", "max_rows_to_read: 200000"),
+        source("less", "max_rows_to_read: 70000")
+    ));
+    let page = exporter.polled();
+    let of = |source| {
+        ["dup_rows", "dup_keys", "dup_factor"].map(|name| page.get(name, &[("source", source)]))
+    };
+    assert_eq!(of("all"), [100_000.0, 50_000.0, 2.0].map(Some));
+    assert_eq!(
+        of("less"),
+        [None; 3],
+        "and not those 70000, although its profile says break"
+    );
+    let limit = [("source", "less"), ("reason", "limit")];
+    assert!(page.get("dup_check_failures_total", &limit) > Some(0.0));
 }

@@ -7,8 +7,10 @@ use crate::support::{Database, Exporter, OwnParts, Page, Server, part, root, wai
 fn create(database: &Database) {
     database.run(
         "CREATE TABLE DB.playlog (device_id UInt32, event_id UInt64, ts DateTime DEFAULT now(), \
-         inserted_at DateTime DEFAULT now(), secret String) ENGINE = MergeTree \
-         PARTITION BY tuple() ORDER BY (device_id, event_id)",
+         inserted_at DateTime DEFAULT now(), secret String) ENGINE = ReplacingMergeTree \
+         PARTITION BY event_id % 2 ORDER BY (device_id, event_id) \
+         SETTINGS max_bytes_to_merge_at_max_space_in_pool = 1, \
+         max_bytes_to_merge_at_min_space_in_pool = 1",
     );
     database.run(
         "CREATE TABLE DB.playlog_summary (day Date, total UInt64) ENGINE = MergeTree \
@@ -104,6 +106,11 @@ fn the_grants_of_the_docs_suffice_and_none_of_them_can_be_spared() {
     let grants = grants_of_the_docs();
     let server = own.restrict("<readonly>2</readonly>", &section(&grants));
     assert_eq!(figures(&watch(&server, "audit").good()), ALL);
+    assert!(
+        grants
+            .iter()
+            .any(|grant| grant.contains("audit.playlog_summary"))
+    );
 
     let [factor, total, ratio, inflation] = ALL;
     let (table, summary) = ("table:audit.playlog", "summary:audit.playlog_summary");
@@ -124,6 +131,18 @@ fn the_grants_of_the_docs_suffice_and_none_of_them_can_be_spared() {
             "inserted_at",
             table,
             "unknown_column",
+            [None, total, ratio, inflation],
+        ),
+        (
+            "_part",
+            table,
+            "authorization",
+            [None, total, ratio, inflation],
+        ),
+        (
+            "_partition_id",
+            table,
+            "authorization",
             [None, total, ratio, inflation],
         ),
         ("ts", summary, "authorization", [factor, total, ratio, None]),
@@ -240,4 +259,42 @@ fn a_user_who_might_write_sends_each_question_as_one_that_may_not() {
         .expect("an answer");
     let words = answer.body_mut().read_to_string().expect("a text");
     assert!(words.contains("Code: 164"), "{words}");
+}
+
+#[test]
+fn a_source_never_gets_more_than_two_questions_at_once_and_one_of_each_check() {
+    let server = Server::named("clickhouse-18");
+    let mut database = server.database();
+    // Each poll takes a second or two; all are due every second.
+    let tables: Vec<_> = (0..6).map(|i| format!("slow{i}")).collect();
+    for table in &tables {
+        database.run(&format!(
+            "CREATE VIEW DB.{table} AS SELECT number % 5 AS id, now() AS ts FROM numbers(10) \
+             WHERE sleep(1) = 0"
+        ));
+    }
+    let keys = "key: [id], time: ts, windows: [1h], interval: 1s, stale_after: 1h";
+    let of_all: Vec<_> = tables.iter().map(|table| (&**table, keys)).collect();
+    let exporter = Exporter::start(&format!("clickhouse:\n{}", database.tables("ch", &of_all)));
+    let running = format!(
+        "SELECT query FROM system.processes WHERE query_id LIKE 'dup_exporter-%' \
+         AND query LIKE '%FROM `{}`.%'",
+        database.name
+    );
+    let mut most = 0;
+    wait_for("two polls of each", || {
+        let queries = server.run(&running);
+        let queries: Vec<_> = queries.lines().collect();
+        most = most.max(queries.len());
+        assert!(queries.len() <= 2, "{queries:?}");
+        for table in &tables {
+            let own = queries.iter().filter(|query| query.contains(&**table));
+            assert!(own.count() <= 1, "{queries:?}");
+        }
+        let polls = exporter.scrape().all("dup_check_polls_total");
+        polls.values().all(|polls| *polls >= 2.0).then_some(())
+    });
+    assert_eq!(most, 2, "it was worth looking");
+    drop(exporter);
+    database.server = server;
 }
