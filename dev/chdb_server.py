@@ -150,8 +150,10 @@ class Engine:
         as much as a query.
         """
         self.look_up([name for name in settings if name not in self.own])
-        # What stands already is left alone: chdb 1.x forgets the quotes of `SET x='word'`, and fails later.
-        wanted = {name: value for name, value in {**self.own, **settings}.items() if self.present.get(name) != value}
+        # What stands already is left alone: chdb 1.x forgets the quotes of `SET x='word'`, and fails later. The new
+        # engine is told all, since it says `limit` is 0 whatever it is.
+        wanted = {name: value for name, value in {**self.own, **settings}.items()
+                  if self.present.get(name) != value or (self.connection and name in settings)}
         if wanted:
             noted = [name for name in wanted if name in self.own]
             self.present.update(dict.fromkeys(noted))  # not known, should the SET fail half-way
