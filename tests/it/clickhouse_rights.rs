@@ -1,7 +1,7 @@
 //! What the exporter's user must be allowed, and what is told when it is not: the grants that the
 //! docs give, on the 26.9 engine, and `users.xml` on 18.16.
 
-use crate::support::{Database, Exporter, OwnParts, Page, Server, part, root, wait_for};
+use crate::support::{Database, Exporter, OwnParts, Page, Server, root, wait_for};
 
 /// The tables that the grants of the docs are for.
 fn create(database: &Database) {
@@ -204,11 +204,13 @@ fn r17_a_user_of_any_kind_gets_right_figures_and_only_readonly_1_can_keep_no_lim
 
 #[test]
 fn a_user_of_users_xml_needs_its_database_and_no_other() {
-    let server = Server::named("clickhouse-18");
+    // The name of the database stands in the file.
+    let own = OwnParts::start(&["clickhouse-18"]);
+    let users = own.part("clickhouse-18");
+    let server = Server::of(users);
     let database = server.database_named("granted");
     keep_off_midnight(&server);
     create(&database);
-    let users = part("clickhouse-18");
     let page = watch(&server.as_user(&users["granted"]), "granted").good();
     assert_eq!(figures(&page), ALL);
 
