@@ -10,8 +10,10 @@ test:
 bench:
 	dev/bench
 
+# ROUNDS=N sets how many rounds of each.
 soak:
 	dev/soak
+	DUP_OUTAGES=soak DUP_TEST_NAMES=kafka dev/test --release --test it outages:: -- --nocapture
 
 lint:
 	cargo fmt --check

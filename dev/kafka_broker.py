@@ -49,6 +49,10 @@ broker.heartbeat.interval.ms=500
 # The same for a controller that is paused or cut off: 30 s by default.
 controller.socket.timeout.ms=5000
 
+# A broker that is back leads its partitions again, and so coordinates its groups, within seconds and not five minutes.
+leader.imbalance.check.interval.seconds=2
+leader.imbalance.per.broker.percentage=0
+
 # Small: by default the cleaner alone would take 128 MB of the heap.
 log.cleaner.dedupe.buffer.size=4194304
 num.network.threads=2
@@ -95,7 +99,10 @@ class Broker(Server):
         return [*self.java(HEAP), "kafka.Kafka", box.part_folder(self.name) / "server.properties"], {}
 
     def check(self, box, ports):
-        kafka_probe.check_broker(("127.0.0.1", ports["client"]), self.node)
+        # At the first start the cluster must be whole before anybody asks for a group: that makes the topic of the
+        # offsets, and partitions that brokers do not lead at once they never lead by right.
+        first = not box.part_folder(self.name).joinpath("started").exists()
+        kafka_probe.check_broker(("127.0.0.1", ports["client"]), self.node, len(self.cluster) if first else 1)
 
     def or_tansu(self):
         """Itself, if it can be installed."""
@@ -212,9 +219,21 @@ def certificates(folder):
 class SingleBroker(Broker):
     """The part `kafka`, which may be somebody's own Kafka, or Tansu instead."""
 
+    def command(self, box, ports):
+        (program, *words), environment = super().command(box, ports)
+        return [program, *jmx_flags(), *words], environment
+
     def replacement(self):
         given = os.environ.get("DUP_KAFKA_BOOTSTRAP")
         return Given(self.name, given) if given else self.or_tansu()
+
+
+def jmx_flags():
+    """What opens the broker's own figures to a local JMX client, at the port that DUP_KAFKA_JMX_PORT names."""
+    port = os.environ.get("DUP_KAFKA_JMX_PORT")
+    values = {"port": port, "rmi.port": port, "host": "127.0.0.1", "authenticate": "false", "ssl": "false"}
+    flags = [f"-Dcom.sun.management.jmxremote.{name}={value}" for name, value in values.items()]
+    return [*flags, "-Djava.rmi.server.hostname=127.0.0.1"] if port else []
 
 
 class Cluster(Group):

@@ -82,9 +82,11 @@ def check_group(address, group):
         raise NotReady(f"the coordinator is not ready (Kafka error {error})")
 
 
-def check_broker(address, node):
-    if node not in brokers(address):
-        raise NotReady(f"broker {node} has not joined yet")
+def check_broker(address, node, at_least=1):
+    """Passes when this broker, and so many in all, have joined and coordinate groups."""
+    joined = brokers(address)
+    if node not in joined or len(joined) < at_least:
+        raise NotReady(f"broker {node} has not joined yet, or not all others: {sorted(joined)}")
     for number in range(8):  # enough names to meet every partition of the offsets topic
         check_group(address, f"dev-ready-{number}")
 

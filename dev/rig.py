@@ -50,41 +50,27 @@ TABLES = [
     "GROUP BY device_id, day",
 ]
 
-COMMITS = """\
-import sys
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-servers = {"bootstrap.servers": sys.argv[1]}
-admin = AdminClient(servers)
-for outcome in admin.create_topics([NewTopic("rig", 6, 1)]).values():
-    outcome.result(30)
-for group in range(int(sys.argv[2])):
-    consumer = Consumer(servers | {"group.id": f"rig-{group}"})
-    consumer.commit(offsets=[TopicPartition("rig", p, 1) for p in range(6)], asynchronous=False)
-    consumer.close()
-"""
-
-
 class Rig:
-    """Use it in a `with`: at its end, all that it started is ended."""
+    """Use it in a `with`: at its end, all that it started is ended. A subclass may watch something else."""
+
+    wanted = PARTS
+    flags = ()  # of the exporter
 
     def __enter__(self):
         subprocess.run(["cargo", "build", "--release", "--locked"], cwd=ROOT, check=True)
         self.folder = tempfile.TemporaryDirectory()
         self.exporter = None
         try:
-            parts = self.up(*PARTS)
-            fill(parts)
-            self.start_exporter(parts)
+            self.parts = self.up(*self.wanted)
+            self.fill()
+            self.start_exporter()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_):
-        if self.exporter:
-            self.exporter.terminate()
-            self.exporter.wait(timeout=10)
+        self.stop_exporter()
         self.dev("down")
         self.folder.cleanup()
 
@@ -98,14 +84,38 @@ class Rig:
         command = [ROOT / "dev" / script, "--data", self.folder.name, *arguments]
         return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
 
-    def start_exporter(self, parts):
+    def fill(self):
+        """Makes what is watched."""
+        house = self.parts["clickhouse"]
+        headers = {"X-ClickHouse-User": house["user"], "X-ClickHouse-Key": house["password"]}
+        for statement in TABLES:
+            urllib.request.urlopen(urllib.request.Request(house["url"], statement.encode(), headers)).close()
+        self.make_groups("rig", range(GROUPS))
+
+    def make_groups(self, topic, numbers):
+        """Groups TOPIC-NUMBER, each with offset 1 committed in the six partitions of the topic."""
+        clients, kafka = self.parts["clients"], self.parts["kafka"]
+        command = [clients["python"], ROOT / "dev/kafka_groups.py", kafka["bootstrap"], topic, "6", "0"]
+        names = "".join(f"{topic}-{number}\n" for number in numbers)
+        subprocess.run(command, input=names, text=True, check=True)
+
+    def config(self):
+        return CONFIG.format(bootstrap=self.parts["kafka"]["bootstrap"], **self.parts["clickhouse"])
+
+    def start_exporter(self):
         config = Path(self.folder.name) / "dup_exporter.yml"
-        config.write_text(CONFIG.format(bootstrap=parts["kafka"]["bootstrap"], **parts["clickhouse"]))
-        log = Path(self.folder.name) / "exporter.log"
+        config.write_text(self.config())
+        self.log = Path(self.folder.name) / "exporter.log"
         program = ROOT / "target/release/dup_exporter"
-        command = [program, "--config.file", config, "--web.listen-address", "127.0.0.1:0"]
-        self.exporter = subprocess.Popen(command, stderr=log.open("w"))
-        self.url = wait_for("the exporter listens", lambda: address(log.read_text()), 30)
+        command = [program, "--config.file", config, "--web.listen-address", "127.0.0.1:0", *self.flags]
+        self.exporter = subprocess.Popen(command, stderr=self.log.open("w"))
+        self.url = wait_for("the exporter listens", lambda: address(self.log.read_text()), 30)
+
+    def stop_exporter(self):
+        if self.exporter:
+            self.exporter.terminate()
+            self.exporter.wait(timeout=10)
+            self.exporter = None
 
     def scrape(self):
         """The metrics page, and how many seconds it took."""
@@ -117,15 +127,6 @@ class Rig:
         """Resident memory of the exporter and of its Kafka worker, in MB."""
         pid = self.exporter.pid
         return resident(pid), sum(resident(child) for child in children(pid))
-
-
-def fill(parts):
-    house = parts["clickhouse"]
-    headers = {"X-ClickHouse-User": house["user"], "X-ClickHouse-Key": house["password"]}
-    for statement in TABLES:
-        urllib.request.urlopen(urllib.request.Request(house["url"], statement.encode(), headers)).close()
-    command = [parts["clients"]["python"], "-c", COMMITS, parts["kafka"]["bootstrap"], str(GROUPS)]
-    subprocess.run(command, check=True)
 
 
 def address(log):

@@ -27,6 +27,10 @@ use crate::sources::kafka::{
 
 const DEFAULT_MAX_GROUPS: usize = 5_000;
 const DEFAULT_WINDOW: Span = Span::seconds(900);
+/// How long a new coordinator's answers may lag behind those of the one before. It tells only what
+/// its replicas have confirmed, which a dead one among them delays by `replica.lag.time.max.ms`; and
+/// one that was cut off tells old commits until it learns that there is another.
+const SETTLING: Duration = Duration::from_secs(30);
 
 // ---- Configuration ----
 
@@ -190,6 +194,15 @@ struct History {
     /// The newest known commit of each partition.
     committed: Offsets,
     moves: BTreeMap<String, Moves>,
+    coordinator: Coordinator,
+}
+
+/// Who answers for the group.
+#[derive(Default)]
+struct Coordinator {
+    /// The broker of the last look; the inner `None`: not known.
+    last: Option<Option<i32>>,
+    moved: Option<Instant>,
 }
 
 /// Where the logs ended at this look and at the one before.
@@ -239,17 +252,22 @@ struct Moves {
 }
 
 impl History {
-    /// Takes in a look at `now`.
+    /// Takes in a look at `now`. A step back is not judged while the coordinator settles.
     fn take_in(&mut self, group: &Group, log_ends: &LogEnds<'_>, now: Instant) {
         let mut committed = Offsets::new();
         self.moves.retain(|topic, _| group.committed.contains_key(topic));
         let forward_before = self.forward();
+        let settled = self.coordinator.is_settled(group.coordinator, now);
         for (topic, partitions) in &group.committed {
             let moves = self.moves.entry(topic.clone()).or_default();
             let before = self.committed.get(topic);
             let partitions = partitions.iter().map(|(&partition, &offset)| {
                 let before = before.and_then(|p| p.get(&partition)).copied();
-                (partition, moves.step(before, offset, log_ends.of(topic, partition)))
+                let end = match settled {
+                    true => log_ends.of(topic, partition),
+                    false => LogEnd::Unknown,
+                };
+                (partition, moves.step(before, offset, end))
             });
             committed.insert(topic.clone(), partitions.collect());
         }
@@ -260,6 +278,17 @@ impl History {
 
     fn forward(&self) -> u64 {
         self.moves.values().fold(0, |sum, moves| sum.saturating_add(moves.forward))
+    }
+}
+
+impl Coordinator {
+    /// Takes in who answered at `now`; whether that was the same broker for long enough.
+    fn is_settled(&mut self, broker: Option<i32>, now: Instant) -> bool {
+        let before = self.last.replace(broker);
+        if before.is_some_and(|before| before != broker) {
+            self.moved = Some(now);
+        }
+        self.moved.is_none_or(|moved| now.duration_since(moved) >= SETTLING)
     }
 }
 
@@ -294,7 +323,7 @@ impl Moves {
     ///
     /// A first commit is no move. A commit behind an earlier one is a rewind, unless the topic was
     /// deleted and made anew, which a log shows that ends before that commit, or before where it
-    /// ended. While the log's end is not known, a step back is judged at a later look.
+    /// ended. While the log's end is not known (or not given), a step back is judged at a later look.
     fn step(&mut self, before: Option<i64>, offset: i64, log_end: LogEnd) -> i64 {
         let Some(before) = before else {
             return offset;

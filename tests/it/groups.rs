@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use crate::kafka::{Cluster, is_real_kafka};
+use crate::program::children;
 use crate::support::{Exporter, OwnParts, Page, Server, wait_for};
 
 const MEMBERS: &str = "dup_consumer_group_members";
@@ -284,19 +285,4 @@ fn the_worker_ends_with_an_exporter_that_was_killed() {
     wait_for("the worker is gone", || {
         (!std::path::Path::new(&format!("/proc/{worker}")).exists()).then_some(())
     });
-}
-
-/// The processes that some thread of `pid` started.
-pub fn children(pid: u32) -> Vec<u32> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten();
-    let lists = threads
-        .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok());
-    let lists: Vec<String> = lists.collect();
-    lists
-        .iter()
-        .flat_map(|list| list.split_whitespace())
-        .filter_map(|c| c.parse().ok())
-        .collect()
 }

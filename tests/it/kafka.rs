@@ -1,11 +1,13 @@
 //! Kafka clients for the tests: topics, commits and members that are not the exporter's.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::metadata::MetadataPartition;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
@@ -77,6 +79,22 @@ impl Cluster {
         }
         producer.flush(PATIENCE).expect("delivery");
         topic
+    }
+
+    /// The brokers that lead a partition of the topic, each rightfully; `None` while some replica is
+    /// behind, or some partition is not led by whoever should.
+    pub fn leaders(&self, topic: &str, replicas: usize) -> Option<BTreeSet<i32>> {
+        let consumer = self.consumer("nobody", &[]);
+        let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).ok()?;
+        let partitions = metadata.topics().first()?.partitions();
+        let well = |p: &&MetadataPartition| {
+            p.isr().len() == replicas && p.replicas().first() == Some(&p.leader())
+        };
+        let leaders = partitions
+            .iter()
+            .filter(well)
+            .map(MetadataPartition::leader);
+        (partitions.iter().filter(well).count() == partitions.len()).then(|| leaders.collect())
     }
 
     pub fn delete_group(&self, group: &str) {

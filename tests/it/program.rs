@@ -68,6 +68,11 @@ impl Program {
         }
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Starts a command whose log nobody reads.
     pub fn unread(command: &mut Command) -> Self {
         let child = (command.stderr(Stdio::piped()).spawn()).expect("the program can be run");
@@ -172,4 +177,27 @@ impl Hanging {
     pub fn start(&self, flags: &[&str]) -> Program {
         Program::start(&self.config(), flags)
     }
+}
+
+/// The processes that some thread of `pid` started.
+pub fn children(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    let lists = threads
+        .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    let lists: Vec<String> = lists.collect();
+    lists
+        .iter()
+        .flat_map(|list| list.split_whitespace())
+        .filter_map(|c| c.parse().ok())
+        .collect()
+}
+
+/// Resident memory of a process, in MB; 0 when it is gone.
+pub fn resident(pid: u32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    kilobytes.unwrap_or(0.0) / 1024.0
 }

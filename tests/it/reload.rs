@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::groups::children;
 use crate::kafka::Cluster;
+use crate::program::children;
 use crate::program::{Hanging, Program};
 use crate::support::{Exporter, Page, Server, get, wait_for};
 

@@ -80,6 +80,7 @@ fn group(state: State, members: u32, offsets: &[(i32, i64)]) -> Group {
         assignor: String::new(),
         simple: members == 0,
         committed: BTreeMap::from([("t".to_owned(), offsets.iter().copied().collect())]),
+        coordinator: Some(1),
     }
 }
 
@@ -282,6 +283,31 @@ fn a_rewind_is_counted_with_its_size_and_is_no_forward_movement() {
     trial.look(120, &[("g", empty(1100))]);
     assert_eq!(trial.value("g", &COMMITTED_MESSAGES), Some(700.0));
     assert_eq!(trial.value("g", &REWINDS), Some(1.0));
+}
+
+#[test]
+fn what_a_new_coordinator_does_not_know_yet_is_no_rewind() {
+    let mut trial = Trial::new();
+    let told = |broker, offset| [("g", Group { coordinator: broker, ..empty(offset) })];
+    let (old, new, unknown) = (Some(1), Some(2), None);
+    let looks = [(old, 46), (new, 45), (new, 55), (old, 46), (unknown, 46), (new, 55)];
+    for (second, (broker, offset)) in (0..).zip(looks) {
+        trial.look(second, &told(broker, offset));
+        assert_eq!(trial.value("g", &REWINDS), Some(0.0), "{second}");
+    }
+    assert_eq!(trial.value("g", &COMMITTED_MESSAGES), Some(9.0));
+    assert_eq!(trial.value("g", &REWOUND_MESSAGES), Some(0.0));
+}
+
+#[test]
+fn a_rewind_while_the_coordinator_moves_is_counted_once_it_has_settled() {
+    let mut trial = Trial::new();
+    let told = |broker, offset| [("g", Group { coordinator: Some(broker), ..empty(offset) })];
+    trial.look(0, &told(1, 1000)).look(60, &told(2, 400));
+    assert_eq!(trial.value("g", &REWINDS), Some(0.0));
+    trial.look(120, &told(2, 400));
+    assert_eq!(trial.value("g", &REWINDS), Some(1.0));
+    assert_eq!(trial.value("g", &REWOUND_MESSAGES), Some(600.0));
 }
 
 #[test]

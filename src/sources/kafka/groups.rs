@@ -32,6 +32,8 @@ pub(super) struct Found {
     listed: Option<Listed>,
     members: Option<Result<Described, Failure>>,
     offsets: Option<Result<Offsets, Failure>>,
+    /// Who told the offsets.
+    coordinator: Option<i32>,
 }
 
 impl Found {
@@ -43,6 +45,7 @@ impl Found {
             listed: Some(listed),
             members: None,
             offsets: None,
+            coordinator: None,
         }
     }
 
@@ -55,6 +58,7 @@ impl Found {
             listed: None,
             members: None,
             offsets: None,
+            coordinator: None,
         }
     }
 
@@ -94,11 +98,15 @@ impl Found {
         self.listed.is_none() && described.is_some_and(alive)
     }
 
-    fn learn(&mut self, about: About, reply: Reply) {
+    /// Takes in what this broker said (`None`: the group's coordinator).
+    fn learn(&mut self, about: About, broker: Option<i32>, reply: Reply) {
         match (about, reply) {
             (About::Members, Ok(Answer::Members(described))) => self.members = Some(Ok(described)),
             (About::Members, Err(failure)) => self.members = Some(Err(failure)),
-            (About::Offsets, Ok(Answer::Offsets(offsets))) => self.offsets = Some(Ok(offsets)),
+            (About::Offsets, Ok(Answer::Offsets(offsets))) => {
+                self.offsets = Some(Ok(offsets));
+                self.coordinator = broker;
+            }
             (About::Offsets, Err(failure)) => self.offsets = Some(Err(failure)),
             (_, Ok(_)) => {}
         }
@@ -142,6 +150,7 @@ impl Found {
             assignor: described.assignor,
             simple: listed.map_or(described.simple, |listed| listed.simple),
             committed,
+            coordinator: self.coordinator,
         }))
     }
 }
@@ -249,7 +258,7 @@ impl<C: Cluster> Asking<'_, C> {
         let again = matches!(&reply, Err(failure) if failure.is_passing()) && !job.retried;
         // Learnt even so: it is the better answer if there is none the second time.
         if let Some(group) = groups.get_mut(&job.group) {
-            group.learn(job.about, reply);
+            group.learn(job.about, job.broker, reply);
             if job.about == About::Members && group.is_found_alive() {
                 job.about = About::Offsets;
                 lane.waiting.push_back(job);

@@ -88,6 +88,8 @@ pub struct Group {
     pub simple: bool,
     /// Committed offsets by topic and partition; partitions without a commit are missing.
     pub committed: BTreeMap<String, BTreeMap<i32, i64>>,
+    /// The broker that told them; `None`: whoever coordinates the group, when that was on the move.
+    pub coordinator: Option<i32>,
 }
 
 /// The rebalance protocol: the classic one, or the consumer protocol of KIP-848.

@@ -169,6 +169,7 @@ fn a_group_that_is_listed_empty_is_not_described_and_has_no_members() {
     assert_eq!((assign.members, assign.state), (0, Some(State::Empty)));
     assert!(assign.simple);
     assert_eq!(assign.committed["playlog"][&0], 7);
+    assert_eq!(assign.coordinator, Some(1));
     assert_eq!(snapshot.log_ends["playlog"][&0], 9);
     assert!(!fake.was_asked("1 members assign"));
 }
@@ -289,7 +290,9 @@ fn a_group_that_moved_is_asked_for_once_more_of_its_coordinator() {
         "* members a" => members(Some(State::Stable), 2),
         _ => nothing(),
     });
-    assert_eq!(group(&fake.good(), "a").members, 2);
+    let snapshot = fake.good();
+    assert_eq!(group(&snapshot, "a").members, 2);
+    assert_eq!(group(&snapshot, "a").coordinator, None, "on the move");
 }
 
 #[test]
