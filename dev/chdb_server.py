@@ -94,7 +94,7 @@ class Engine:
         if hasattr(chdb, "connect"):
             self.connection = chdb.connect(f"{path}?config-file={config}")
             # chdb alone has this on: it would take any word for `SELECT word`.
-            self.execute("SET implicit_select=0")
+            self.set_unless_read_only("implicit_select=0")
         else:
             # chdb 1.x reads the file config.xml of the working directory, and its default database is
             # one of its own, kept in memory.
@@ -106,6 +106,14 @@ class Engine:
             self.execute("USE `default`")
         self.version = self.execute("SELECT version()").decode().strip()
         self.timezone = self.execute("SELECT timezone()").decode().strip()
+
+    def set_unless_read_only(self, setting):
+        """A profile with readonly=1 lets nobody set anything."""
+        try:
+            self.execute(f"SET {setting}")
+        except QueryError as error:
+            if error.code != 164:
+                raise
 
     def execute(self, sql, output="TabSeparated"):
         try:
@@ -142,8 +150,10 @@ class Engine:
         as much as a query.
         """
         self.look_up([name for name in settings if name not in self.own])
-        # What stands already is left alone: chdb 1.x forgets the quotes of `SET x='word'`, and fails later.
-        wanted = {name: value for name, value in {**self.own, **settings}.items() if self.present.get(name) != value}
+        # What stands already is left alone: chdb 1.x forgets the quotes of `SET x='word'`, and fails later. The new
+        # engine is told all, since it says `limit` is 0 whatever it is.
+        wanted = {name: value for name, value in {**self.own, **settings}.items()
+                  if self.present.get(name) != value or (self.connection and name in settings)}
         if wanted:
             noted = [name for name in wanted if name in self.own]
             self.present.update(dict.fromkeys(noted))  # not known, should the SET fail half-way
@@ -156,8 +166,9 @@ class Engine:
         if not names:
             return
         listed = ",".join(quoted(name) for name in names)
-        rows = self.execute(f"SELECT name, value FROM system.settings WHERE name IN ({listed})", "JSONCompactEachRow")
-        found = dict(json.loads(line) for line in rows.splitlines())
+        # One row, since a profile under test may cut lists.
+        query = f"SELECT groupArray([name, value]) FROM system.settings WHERE name IN ({listed})"
+        found = dict(json.loads(self.execute(query, "JSONCompactEachRow"))[0])
         for name in names:
             if name not in found:
                 raise QueryError(f"Code: 115. DB::Exception: Setting {name} is neither a builtin setting nor started"

@@ -13,7 +13,16 @@ OLD_PACKAGES = ("clickhouse-server", "clickhouse-common")
 
 USER = "dup"
 PASSWORD = "dup-password"
-READERS = {"ro1": "ro1-password", "ro2": "ro2-password"}  # readonly=1 and readonly=2
+# Users of 18.16, whose password is their name and "-password": profile, network, and the databases that they may see.
+LOCAL = "127.0.0.1"
+READERS = {
+    "ro1": ("ro1", LOCAL, ()),  # readonly=1
+    "ro2": ("ro2", LOCAL, ()),  # readonly=2
+    "lax": ("lax", LOCAL, ()),  # its profile makes answers wrong without an error
+    "granted": ("ro2", LOCAL, ("granted",)),
+    "blind": ("ro2", LOCAL, ("system",)),
+    "elsewhere": ("ro2", "10.1.2.3", ()),
+}
 FLUSH = 500  # milliseconds until a row of the logs can be read
 
 # The engine out of PyPI would keep the database `system` in memory and so forget its logs at each start.
@@ -36,6 +45,21 @@ def ask(url, query, user=USER, password=PASSWORD):
         raise ValueError(error.read().decode("utf-8", "replace").strip()) from None
 
 
+# The one user as whom the engine runs all queries. What its profile and its grants (a section <grants> with
+# <query>GRANT …</query>) say, holds; a user made by CREATE USER is not to be had.
+NEW_USERS = """\
+<clickhouse>
+  <profiles><default></default></profiles>
+  <quotas><default></default></quotas>
+  <users>
+    <default>
+      <password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>
+    </default>
+  </users>
+</clickhouse>
+"""
+
+
 class ClickHouse(Server):
     """What all of them share: the check, and the client's view."""
 
@@ -45,9 +69,12 @@ class ClickHouse(Server):
     def check(self, box, ports):
         ask(self.url(ports), "SELECT 1")
 
+    def access(self, box):
+        """What of the answer can be told while it does not run."""
+        return {"url": self.url(self.ports(box)), "user": USER, "password": PASSWORD}
+
     def describe(self, box):
-        url = self.url(self.ports(box))
-        return {"url": url, "user": USER, "password": PASSWORD, "version": ask(url, "SELECT version()")}
+        return {**self.access(box), "version": ask(self.url(self.ports(box)), "SELECT version()")}
 
 
 class Chdb(ClickHouse):
@@ -65,7 +92,10 @@ class Chdb(ClickHouse):
     def prepare(self, box, ports):
         folder = box.part_folder(self.name)
         sections = "".join(log_section(name) for name in self.logs)
-        write(folder / "config.xml", f"<clickhouse>\n{sections}</clickhouse>\n")
+        users = f"  <users_config>{folder}/users.xml</users_config>\n"
+        write(folder / "config.xml", f"<clickhouse>\n{sections}{users}</clickhouse>\n")
+        if not (folder / "users.xml").exists():  # a test may have put its own there
+            write(folder / "users.xml", NEW_USERS)
         write(folder / "users.json", json.dumps({USER: PASSWORD}))
         if self.package == "chdb-core" and not (folder / "data").exists():  # later it could no longer be changed
             write(folder / "data/metadata/system.sql", SYSTEM_DATABASE)
@@ -98,7 +128,7 @@ OLD_CONFIG = """\
   <keep_alive_timeout>10</keep_alive_timeout>
   <remote_servers>
 {clusters}  </remote_servers>
-{logs}</yandex>
+{more}</yandex>
 """
 
 OLD_USERS = """\
@@ -107,6 +137,14 @@ OLD_USERS = """\
     <default><log_queries>1</log_queries><background_pool_size>4</background_pool_size></default>
     <ro1><readonly>1</readonly></ro1>
     <ro2><readonly>2</readonly></ro2>
+    <lax>
+      <readonly>2</readonly>
+      <skip_unavailable_shards>1</skip_unavailable_shards>
+      <max_replica_delay_for_distributed_queries>1</max_replica_delay_for_distributed_queries>
+      <parallel_replicas_count>2</parallel_replicas_count>
+      <parallel_replica_offset>1</parallel_replica_offset>
+      <read_overflow_mode>break</read_overflow_mode>
+    </lax>
   </profiles>
   <quotas><default></default></quotas>
   <users>
@@ -114,24 +152,28 @@ OLD_USERS = """\
 </yandex>
 """
 
+# Clusters by their shards, and those by the numbers of their replicas.
 # A server of 18.16 can't be asked for the rows of all replicas; a cluster in which each server is a shard can.
 # `circular` names one of them twice: what a client then counts twice.
-CLUSTERS = {"trio": (0, 1, 2), "circular": (0, 1, 0)}
+CLUSTERS = {"trio": ((0,), (1,), (2,)), "circular": ((0,), (1,), (0,))}
 
 
-def user_section(name, password, profile):
+def user_section(name, password, profile, network=LOCAL, databases=()):
+    allowed = "".join(f"<database>{database}</database>" for database in databases)
+    allowed = f"<allow_databases>{allowed}</allow_databases>" if databases else ""
     return (f"    <{name}><password>{password}</password><profile>{profile}</profile><quota>default</quota>"
-            "<networks><ip>127.0.0.1</ip></networks></{0}>\n".format(name))
+            f"<networks><ip>{network}</ip></networks>{allowed}</{name}>\n")
 
 
 class Debian(ClickHouse):
-    """The 18.16 server of Debian, one of three that know each other."""
+    """The 18.16 server of Debian, one of several that know each other."""
 
     port_names = ("http", "tcp", "interserver")
+    clusters = CLUSTERS
 
-    def __init__(self, name, trio):
+    def __init__(self, name, peers):
         super().__init__(name)
-        self.trio = trio
+        self.peers = peers
 
     def install(self):
         return unpacked("clickhouse", OLD_PACKAGES, "the ClickHouse 18.16 server")
@@ -140,34 +182,42 @@ class Debian(ClickHouse):
         folder = box.part_folder(self.name)
         for name in ("data", "tmp", "schemas"):
             (folder / name).mkdir(exist_ok=True)
-        for server in self.trio:  # all three: they reload the addresses of each other by themselves
+        for server in self.peers:  # all of them: they reload the addresses of each other by themselves
             server.write_config(box)
 
     def write_config(self, box):
         folder = box.part_folder(self.name)
         write(folder / "config.xml", OLD_CONFIG.format(
             folder=folder, timezone=os.environ.get("DUP_DEV_TZ", "UTC"),
-            logs=log_section("part_log") + log_section("query_log"),
-            clusters="".join(self.cluster_section(box, name, members) for name, members in CLUSTERS.items()),
+            more=log_section("part_log") + log_section("query_log") + self.more(box),
+            clusters="".join(self.cluster_section(box, name, shards) for name, shards in self.clusters.items()),
             **self.ports(box)))
         users = user_section(USER, PASSWORD, "default")
-        users += "".join(user_section(name, password, name) for name, password in READERS.items())
+        users += "".join(user_section(name, f"{name}-password", *traits) for name, traits in READERS.items())
         write(folder / "users.xml", OLD_USERS.format(users=users))
 
-    def cluster_section(self, box, name, members):
-        shards = "".join(
-            f"<shard><replica><host>127.0.0.1</host><port>{self.trio[member].ports(box)['tcp']}</port>"
-            f"<user>{USER}</user><password>{PASSWORD}</password></replica></shard>\n" for member in members)
-        return f"<{name}>\n{shards}</{name}>\n"
+    def more(self, box):
+        """Sections of the configuration that a subclass adds."""
+        return ""
+
+    def cluster_section(self, box, name, shards):
+        def replica(member):
+            return (f"<replica><host>127.0.0.1</host><port>{self.peers[member].ports(box)['tcp']}</port>"
+                    f"<user>{USER}</user><password>{PASSWORD}</password></replica>")
+
+        sections = "".join(
+            f"<shard><internal_replication>true</internal_replication>{''.join(map(replica, members))}</shard>\n"
+            for members in shards)
+        return f"<{name}>\n{sections}</{name}>\n"
 
     def command(self, box, ports):
         folder = self.install()
         config = box.part_folder(self.name) / "config.xml"
         return [folder / "usr/sbin/clickhouse-server", f"--config-file={config}"], library_path(folder)
 
-    def describe(self, box):
-        readers = {name: {"user": name, "password": password} for name, password in READERS.items()}
-        return {**super().describe(box), **readers, "tcp_port": self.ports(box)["tcp"]}
+    def access(self, box):
+        readers = {name: {"user": name, "password": f"{name}-password"} for name in READERS}
+        return {**super().access(box), **readers, "tcp_port": self.ports(box)["tcp"]}
 
 
 def old_servers():
@@ -178,10 +228,12 @@ def old_servers():
 
 
 def parts():
+    import clickhouse_grid  # here, since it imports this module
+
     new = ("chdb-core", VERSIONS["CHDB_CORE"])
     return {part.name: part for part in (
         Chdb("clickhouse", *new, logs=("part_log", "query_log")),
         Chdb("clickhouse-nolog", *new, logs=("query_log",)),
         Chdb("clickhouse-23", "chdb", VERSIONS["CHDB_MIDDLE"], logs=()),
         *old_servers(),
-    )}
+    )} | clickhouse_grid.parts()

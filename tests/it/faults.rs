@@ -40,7 +40,7 @@ impl Fake {
     fn lying(lie: impl Fn(&mut TcpStream) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Fake::new(move |sql, stream| match sql {
             sql if sql.contains("dup_rows_0") => lie(stream),
-            sql if sql.contains("system.settings") => stream.write_all(&ok("")),
+            sql if sql.contains("system.settings") => stream.write_all(&ok(SETTINGS)),
             sql if sql.contains("system.columns") => stream.write_all(&ok(COLUMNS)),
             _ => stream.write_all(&ok(ABOUT)),
         })
@@ -56,6 +56,7 @@ impl Fake {
     }
 }
 
+const SETTINGS: &str = "{\"names\":\"['final']\",\"may_write\":1}\n";
 const COLUMNS: &str =
     "{\"name\":\"id\",\"type\":\"UInt64\"}\n{\"name\":\"ts\",\"type\":\"DateTime\"}\n";
 const ABOUT: &str = "{\"engine\":\"MergeTree\",\"sorting_key\":\"id\"}\n";

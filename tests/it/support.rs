@@ -86,6 +86,22 @@ impl OwnParts {
         self.printed = serde_json::from_slice(&output.stdout).expect("dev/up prints JSON");
     }
 
+    /// Starts the 26.9 engine anew, with this in the profile and in the section of its one user.
+    pub fn restrict(&mut self, profile: &str, user: &str) -> Server {
+        let users = format!(
+            "<clickhouse><profiles><default>{profile}</default></profiles>\
+             <quotas><default></default></quotas><users><default><password></password>\
+             <networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>\
+             {user}</default></users></clickhouse>"
+        );
+        let status = self.dev("down").arg("clickhouse").status();
+        assert!(status.expect("dev/down can be run").success());
+        let folder = self.folder.path().join("clickhouse");
+        std::fs::write(folder.join("users.xml"), users).expect("a writable folder");
+        self.up(&["clickhouse"]);
+        Server::of(self.part("clickhouse"))
+    }
+
     /// Kills one part, as a crash would.
     pub fn kill(&self, name: &str) {
         let status = self.dev("down").args(["--kill", name]).status();

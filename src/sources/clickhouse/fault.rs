@@ -49,6 +49,17 @@ impl Fault {
         matches!(self, Fault::Server { code: 115, .. })
     }
 
+    /// 209, 210, 279: the server could not talk to one that it was to ask in its turn.
+    pub(super) fn is_of_another_server(&self) -> bool {
+        matches!(
+            self,
+            Fault::Server {
+                code: 209 | 210 | 279,
+                ..
+            }
+        )
+    }
+
     /// Whether the server is done with the query.
     pub(super) fn is_answer(&self) -> bool {
         matches!(self, Fault::Server { .. })
@@ -95,8 +106,8 @@ fn reason_of(code: u32) -> Reason {
         158 | 241 | 307 | 396 => Reason::Limit,
         60 | 81 => Reason::UnknownTable,
         16 | 47 => Reason::UnknownColumn,
-        497 => Reason::Authorization,
-        192..=194 | 516 => Reason::Auth,
+        164 | 291 | 452 | 497 => Reason::Authorization,
+        192..=195 | 516 => Reason::Auth,
         _ => Reason::Server,
     }
 }

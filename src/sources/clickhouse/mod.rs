@@ -3,6 +3,7 @@
 //! A query whose answer is no longer waited for is killed by its id, since old servers go on with
 //! it. Settings that could make an answer wrong without an error are pinned.
 
+mod cluster;
 mod fault;
 mod rows;
 mod shape;
@@ -38,8 +39,11 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Our answers are a few rows. What is longer is not an answer to what we asked.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
+type Setting = (&'static str, &'static str);
+
 /// Settings of a profile that would make an answer wrong, each pinned where the server knows it.
-const PINNED: &[(&str, &str)] = &[
+/// All are defaults, which a user who may set nothing may still send.
+const PINNED: &[Setting] = &[
     // Partial answers in place of an error.
     ("timeout_overflow_mode", "throw"),
     ("timeout_overflow_mode_leaf", "throw"),
@@ -47,17 +51,45 @@ const PINNED: &[(&str, &str)] = &[
     ("read_overflow_mode_leaf", "throw"),
     ("group_by_overflow_mode", "throw"),
     ("result_overflow_mode", "throw"),
+    ("set_overflow_mode", "throw"),
+    ("distinct_overflow_mode", "throw"),
+    ("sort_overflow_mode", "throw"),
+    ("join_overflow_mode", "throw"),
+    ("transfer_overflow_mode", "throw"),
+    ("partial_result_on_first_cancel", "0"),
+    ("limit", "0"),
     ("skip_unavailable_shards", "0"),
     // Rows that a shard or a replica does not show, or shows twice.
     ("distributed_group_by_no_merge", "0"),
     ("optimize_skip_unused_shards", "0"),
-    ("max_parallel_replicas", "1"),
-    // Duplicates hidden from us, old answers, and NULL where 0 is meant.
+    ("prefer_global_in_and_join", "0"),
+    ("allow_experimental_parallel_reading_from_replicas", "0"),
+    ("parallel_replicas_count", "0"),
+    // Rows hidden from us alone, or shown to us alone.
     ("final", "0"),
+    ("additional_table_filters", "{}"),
+    ("apply_deleted_mask", "1"),
+    ("apply_patch_parts", "1"),
+    ("apply_mutations_on_fly", "0"),
+    ("ignore_cold_parts_seconds", "0"),
+    // Old answers, NULL where 0 is meant, and days that begin elsewhere.
     ("use_query_cache", "0"),
     ("aggregate_functions_null_for_empty", "0"),
     ("empty_result_for_aggregation_by_empty_set", "0"),
+    ("session_timezone", ""),
 ];
+
+/// What is better than the default, where the server knows it and our user may set it.
+const PREFERRED: &[Setting] = &[
+    // A shard that lags too far behind is no shard to count.
+    ("fallback_to_stale_replicas_for_distributed_queries", "0"),
+    ("max_parallel_replicas", "1"),
+    // Bigger is lower. It matters where queries are given priorities at all.
+    ("priority", "1000"),
+];
+
+/// For a user who may write: limits may still be set under it, and nothing be written.
+const HARMLESS: Setting = ("readonly", "2");
 
 /// Why a question may fail.
 pub const REASONS: &[Reason] = &[
@@ -75,7 +107,13 @@ pub const REASONS: &[Reason] = &[
     Reason::Limit,
 ];
 
-type Pinned = Arc<[(&'static str, &'static str)]>;
+/// What goes with each question, by what the server and our user are.
+struct Terms {
+    /// What of [`PINNED`] the server knows.
+    pinned: Vec<Setting>,
+    /// What of [`PREFERRED`] it knows, and [`HARMLESS`] where our user could do harm.
+    preferred: Vec<Setting>,
+}
 
 /// A client of one server.
 pub struct ClickHouse {
@@ -86,8 +124,8 @@ pub struct ClickHouse {
     limits: Limits,
     cluster: Option<String>,
     health: Arc<SourceHealth>,
-    /// What of [`PINNED`] the server knows; asked again when another server may answer.
-    pinned: Mutex<Option<Pinned>>,
+    /// Asked for again when another server may answer.
+    terms: Mutex<Option<Arc<Terms>>>,
     /// Kills under way, so that a shutdown can wait for them.
     kills: TaskTracker,
 }
@@ -114,7 +152,7 @@ impl ClickHouse {
             limits: source.limits.clone(),
             cluster: source.cluster.clone(),
             health,
-            pinned: Mutex::default(),
+            terms: Mutex::default(),
             kills: TaskTracker::new(),
         }))
     }
@@ -141,15 +179,18 @@ impl ClickHouse {
     /// `connection`, `tls`, `auth` and `protocol` for a server that can't be talked to; the rest by
     /// the code of ClickHouse's error, `server` where it has no reason of its own.
     pub async fn rows(self: &Arc<Self>, sql: &str, deadline: Instant) -> Result<Vec<Row>, Error> {
-        let pinned = self.pinned().await?;
-        let mut settings: Vec<(&str, String)> =
-            pinned.iter().map(|&(k, v)| (k, v.to_owned())).collect();
+        let terms = self.terms().await?;
+        let owned = |settings: &[Setting]| -> Vec<(&'static str, String)> {
+            settings.iter().map(|&(k, v)| (k, v.to_owned())).collect()
+        };
+        let mut settings = owned(&terms.pinned);
+        settings.extend(owned(&terms.preferred));
         settings.extend(self.limit_settings(deadline));
         match self.ask(sql, &settings).await {
             Err(fault) if fault.refuses_settings() => {
                 // readonly=1 lets nobody set limits. The pinned settings stay: what equals the
                 // profile is accepted, and what differs must fail.
-                settings.truncate(pinned.len());
+                settings.truncate(terms.pinned.len());
                 let rows = self
                     .ask(sql, &settings)
                     .await
@@ -177,7 +218,10 @@ impl ClickHouse {
     /// # Errors
     /// As [`rows`](Self::rows), and `protocol` when it is not one row.
     pub async fn row(self: &Arc<Self>, sql: &str, deadline: Instant) -> Result<Row, Error> {
-        let rows = self.rows(sql, deadline).await?;
+        Self::only(self.rows(sql, deadline).await?)
+    }
+
+    fn only(rows: Vec<Row>) -> Result<Row, Error> {
         match <[Row; 1]>::try_from(rows) {
             Ok([row]) => Ok(row),
             Err(rows) => {
@@ -189,12 +233,15 @@ impl ClickHouse {
 
     /// What can't be talked to is named by its address, and what echoes our password is masked.
     fn error(&self, fault: Fault) -> Error {
-        let error = fault.into_error();
-        let words = match error.reason() {
-            Reason::Connection | Reason::Tls | Reason::Protocol => {
-                format!("{}: {error}", self.address)
-            }
-            _ => error.to_string(),
+        let answered = fault.is_answer();
+        let of_a_shard = fault.is_of_another_server() && self.cluster.is_some();
+        let mut error = fault.into_error();
+        if of_a_shard {
+            error = Error::new(Reason::Connection, error.to_string());
+        }
+        let words = match answered {
+            true => error.to_string(),
+            false => format!("{}: {error}", self.address),
         };
         let password = self.password.as_ref().map(ExposeSecret::expose_secret);
         let words = match password.filter(|password| !password.is_empty()) {
@@ -216,31 +263,39 @@ impl ClickHouse {
         ]
     }
 
-    /// What of [`PINNED`] the server knows.
-    async fn pinned(self: &Arc<Self>) -> Result<Pinned, Error> {
-        if let Some(pinned) = self.remembered().clone() {
-            return Ok(pinned);
+    /// Looks up what the server knows. It is one row without conditions, since a profile may cut
+    /// lists, and this query alone goes without what is pinned.
+    async fn terms(self: &Arc<Self>) -> Result<Arc<Terms>, Error> {
+        if let Some(terms) = self.remembered().clone() {
+            return Ok(terms);
         }
-        let names: Vec<_> = PINNED.iter().map(|(name, _)| sql::string(name)).collect();
-        let query = format!(
-            "SELECT name FROM system.settings WHERE name IN ({})",
-            names.join(", ")
-        );
+        let query = "SELECT toString(groupArray(name)) AS names, \
+                     countIf(name = 'readonly' AND value = '0') AS may_write \
+                     FROM system.settings";
         let rows = self
-            .ask(&query, &[])
+            .ask(query, &[])
             .await
             .map_err(|fault| self.error(fault))?;
-        let known: Vec<String> = (rows.iter())
-            .map(|row| row.text("name"))
-            .collect::<Result<_, _>>()?;
-        let is_known = |(name, _): &&(&str, &str)| known.iter().any(|k| k == name);
-        let pinned: Pinned = PINNED.iter().filter(is_known).copied().collect();
-        *self.remembered() = Some(pinned.clone());
-        Ok(pinned)
+        let row = Self::only(rows)?;
+        let names = row.text("names")?;
+        let knows = |name: &str| names.contains(&format!("'{name}'"));
+        let known = |settings: &[Setting]| -> Vec<Setting> {
+            let known = settings.iter().filter(|(name, _)| knows(name));
+            known.copied().collect()
+        };
+        let may_write = row.count("may_write")? > 0;
+        let terms = Arc::new(Terms {
+            pinned: known(PINNED),
+            preferred: (known(PREFERRED).into_iter())
+                .chain(may_write.then_some(HARMLESS))
+                .collect(),
+        });
+        *self.remembered() = Some(terms.clone());
+        Ok(terms)
     }
 
-    fn remembered(&self) -> MutexGuard<'_, Option<Pinned>> {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    fn remembered(&self) -> MutexGuard<'_, Option<Arc<Terms>>> {
+        self.terms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whoever answers next may be another server, or a younger one.

@@ -46,6 +46,8 @@ pub struct Shape {
     /// The column by whose value a replacing engine chooses the copy that it keeps.
     pub version: Option<String>,
     sorting_key: String,
+    /// Whether the cluster shows each row once for each of several replicas.
+    copies_are_shards: bool,
     columns: BTreeMap<String, String>,
 }
 
@@ -87,12 +89,20 @@ impl ClickHouse {
             Error::new(Reason::UnknownTable, message)
         })?;
         let engine = about.text("engine")?;
+        let copies_are_shards = match self.cluster() {
+            Some(cluster) if engine.starts_with("Replicated") => {
+                self.reads_rows_twice(cluster, database, table, deadline)
+                    .await?
+            }
+            _ => false,
+        };
         Ok(Shape {
             database: database.into(),
             table: table.into(),
             engine: plain_engine(&engine).into(),
             version: version_column(&engine, &about.text("engine_full")?),
             sorting_key: about.text("sorting_key")?,
+            copies_are_shards,
             columns,
         })
     }
@@ -129,7 +139,7 @@ impl ClickHouse {
     ///
     /// # Errors
     /// `unsupported`, when a cluster is set and the table may read other tables: it might read the
-    /// whole cluster, once for each shard.
+    /// whole cluster, once for each shard. Likewise when shards of the cluster hold the same rows.
     pub fn from(&self, shape: &Shape) -> Result<String, Error> {
         let (database, table) = (sql::name(&shape.database), sql::name(&shape.table));
         match self.cluster() {
@@ -137,6 +147,12 @@ impl ClickHouse {
                 if !shape.holds_its_rows() {
                     return Err(shape
                         .unsupported("it can't be read over a cluster: name the table behind it"));
+                }
+                if shape.copies_are_shards {
+                    return Err(shape.unsupported(&format!(
+                        "replicas of it are shards of the cluster {cluster}, so that each row would \
+                         be counted once for each: name a cluster whose shards hold different rows"
+                    )));
                 }
                 Ok(format!(
                     "cluster({}, {database}, {table})",
@@ -202,7 +218,7 @@ impl ClickHouse {
     /// cluster where one is set.
     ///
     /// # Errors
-    /// Those of [`rows`](Self::rows).
+    /// `unsupported` when the server can't, and those of [`rows`](Self::rows).
     pub async fn from_every_replica(
         self: &Arc<Self>,
         table: &str,
@@ -211,16 +227,11 @@ impl ClickHouse {
         let Some(cluster) = self.cluster() else {
             return Ok(format!("system.{table}"));
         };
-        // Younger than the oldest server that we support; there, a cluster whose shards are all
-        // the replicas does the same.
-        let query = "SELECT count() AS found FROM system.table_functions \
-                     WHERE name = 'clusterAllReplicas'";
-        let function = match self.row(query, deadline).await?.count("found")? {
-            0 => "cluster",
-            _ => "clusterAllReplicas",
-        };
-        let cluster = sql::string(cluster);
-        Ok(format!("{function}({cluster}, system, {table})"))
+        let (function, cluster) = self.ask_every_replica(cluster, deadline).await?;
+        Ok(format!(
+            "{function}({}, system, {table})",
+            sql::string(&cluster)
+        ))
     }
 }
 
