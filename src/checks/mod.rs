@@ -76,4 +76,4 @@ macro_rules! checks {
     };
 }
 
-checks!(groups, table, summary);
+checks!(groups, table, summary, part_log);

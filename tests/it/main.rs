@@ -25,6 +25,7 @@ mod contract;
 mod faults;
 mod groups;
 mod kafka;
+mod part_log;
 mod program;
 mod reload;
 mod summary;

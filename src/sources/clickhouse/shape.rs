@@ -175,12 +175,14 @@ pub fn base_type(kind: &str) -> &str {
 }
 
 /// `Replicated` and `Shared` change where rows are, not what they are.
-fn plain_engine(engine: &str) -> &str {
+pub fn plain_engine(engine: &str) -> &str {
     let engine = engine.strip_prefix("Replicated").unwrap_or(engine);
     engine.strip_prefix("Shared").unwrap_or(engine)
 }
 
-fn is_real_uuid(uuid: &str) -> bool {
+/// Whether this tells a table from others: a table of an old server, or of an Ordinary database,
+/// has none, or zeros.
+pub fn is_real_uuid(uuid: &str) -> bool {
     uuid.chars().any(|c| !matches!(c, '0' | '-'))
 }
 
@@ -292,7 +294,7 @@ impl Shape {
 }
 
 /// Splits `a, f(b, c), 'd,e'` at the commas that stand outside of brackets and quotes.
-fn split_expressions(text: &str) -> Vec<String> {
+pub fn split_expressions(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let (mut depth, mut quote, mut escaped) = (0_usize, None, false);
     for c in text.chars() {
