@@ -27,6 +27,7 @@ mod groups;
 mod kafka;
 mod part_log;
 mod program;
+mod recording;
 mod reload;
 mod summary;
 mod support;
