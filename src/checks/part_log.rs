@@ -239,7 +239,8 @@ impl Look<'_> {
     async fn read(&self, slice: Slice, memory: &mut Memory) -> Result<Batches, Error> {
         let Look { questions, clickhouse, deadline } = self;
         let question = questions.slice(slice, &memory.databases());
-        let rows = clickhouse.rows(&question, *deadline).await?;
+        let rows = clickhouse.rows(&question, *deadline).await;
+        let rows = rows.map_err(log::missing_somewhere)?;
         let known = question::batches(&rows, memory, questions.tells_rows_read())?;
         if questions.tells_rows_read() {
             let shrunk = memory.shrunk(&known);

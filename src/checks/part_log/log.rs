@@ -22,6 +22,19 @@ pub async fn find(clickhouse: &Arc<ClickHouse>, deadline: Instant) -> Result<Sha
     })
 }
 
+/// What is known here may be unknown to another server of the cluster; the server's words name it.
+pub fn missing_somewhere(error: Error) -> Error {
+    let words = error.to_string();
+    let is_missing = error.reason() == Reason::UnknownTable
+        || words.contains("There is no table system.part_log on server");
+    match is_missing {
+        true => no_part_log(&format!(
+            "is unknown to a server of the cluster, or not there before its first insert: {words}"
+        )),
+        false => error,
+    }
+}
+
 /// The log shows no row.
 pub fn is_empty() -> Error {
     no_part_log("shows no row at all: look for a row policy, or wait for the first insert")

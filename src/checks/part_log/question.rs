@@ -39,7 +39,7 @@ impl Questions {
         self.replicas.as_ref().map_or_else(String::new, |replicas| {
             format!(
                 " ANY LEFT JOIN (SELECT database, table, zookeeper_path AS dup_path \
-                 FROM {replicas}) USING (database, table)"
+                 FROM {replicas}) AS dup_replicas USING (database, table)"
             )
         })
     }
@@ -112,6 +112,7 @@ impl Questions {
         };
         let databases: Vec<_> = databases.iter().map(|name| sql::string(name)).collect();
         let of_databases = match databases.len() {
+            0 => " AND 0".into(),
             1..=MANY => format!(" AND database IN ({})", databases.join(", ")),
             _ => String::new(),
         };
