@@ -439,7 +439,7 @@ kafka:
     let log = [program.seen.clone(), program.rest()].concat().join("\n");
 
     let up = Page::parse(&metrics).all("dup_check_up");
-    assert_eq!(up.len(), 8);
+    assert_eq!(up.len(), 13);
     assert!(
         up.values().all(|up| *up == 0.0),
         "every check has something to tell"
