@@ -197,6 +197,39 @@ fn rows_of_an_attached_partition_were_not_written_here_and_a_patch_is_no_row() {
     wait_for_counts(&exporter, &[("table", "t")], [5.0, 0.0, 0.0, 0.0].map(Some));
 }
 
+#[test]
+fn sources_of_a_merge_that_the_log_does_not_tell_are_looked_up_while_the_server_has_them() {
+    let own = OwnParts::start(&["clickhouse-18"]);
+    let server = Server::of(own.part("clickhouse-18"));
+    let database = server.database();
+    create(&database, "t", REPLACING);
+    for _ in 0..3 {
+        write(&database, "t", 100);
+    }
+    wait_for_log(&database, 300);
+    database.run(
+        "ALTER TABLE system.part_log DROP PARTITION 'MONTH'"
+            .replace("MONTH", &database.run("SELECT toYYYYMM(now())"))
+            .as_str(),
+    );
+    begin_log(&server);
+    assert_eq!(
+        database.run(&format!(
+            "SELECT count() FROM system.part_log WHERE database = '{}'",
+            database.name
+        )),
+        "0"
+    );
+    let exporter = watch(&database);
+    exporter.good();
+    merge(&database, "t");
+    wait_for_counts(
+        &exporter,
+        &[("table", "t")],
+        [0.0, 0.0, 0.0, 200.0].map(Some),
+    );
+}
+
 // ---- What merges remove ----
 
 #[test]
