@@ -208,7 +208,7 @@ fn sources_of_a_merge_that_the_log_does_not_tell_are_looked_up_while_the_server_
     }
     wait_for_log(&database, 300);
     database.run(
-        "ALTER TABLE system.part_log DROP PARTITION 'MONTH'"
+        "ALTER TABLE system.part_log DROP PARTITION MONTH"
             .replace("MONTH", &database.run("SELECT toYYYYMM(now())"))
             .as_str(),
     );
