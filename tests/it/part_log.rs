@@ -206,6 +206,7 @@ fn sources_of_a_merge_that_the_log_does_not_tell_are_looked_up_while_the_server_
     for _ in 0..3 {
         write(&database, "t", 100);
     }
+    begin_log(&server);
     wait_for_log(&database, 300);
     database.run(
         "ALTER TABLE system.part_log DROP PARTITION MONTH"

@@ -218,7 +218,7 @@ impl Scene {
         cluster.commit(&cluster.name("audit-import"), &topic, &[(0, 7)]);
         let exporter = Exporter::start(&format!(
             "{kafka}clickhouse:\n{logs}    \
-             part_log: {{include: ['^{db}\\.'], interval: 1s}}\n    tables:\n      - database: {db}\n        \
+             part_log: {{include: ['^{db}\\.'], interval: 1s, stale_after: 1m}}\n    tables:\n      - database: {db}\n        \
              table: playlog\n        key: [device_id, event_id]\n        time: inserted_at\n        \
              interval: 1s\n    summaries:\n      - database: {db}\n        \
              table: playlog_summary\n        count: total\n        day: day\n        \
