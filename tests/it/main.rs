@@ -46,5 +46,6 @@ mod summary;
 mod support;
 mod table;
 mod tls;
+mod traps;
 mod watch;
 mod web;

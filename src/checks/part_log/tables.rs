@@ -9,7 +9,7 @@ use super::Config;
 use super::memory::{Listed, Name};
 use crate::error::Error;
 use crate::sources::clickhouse::{
-    ClickHouse, is_real_uuid, plain_engine, split_expressions, sql,
+    ClickHouse, is_real_uuid, plain_engine, replacing_columns, sql,
 };
 
 /// The tables of a source that have parts and are asked for.
@@ -154,23 +154,8 @@ fn is_replacing(engine: &str) -> bool {
 /// Whether all that a merge removes are older copies of a key: no rows that have expired (TTL), and
 /// none that are marked as deleted. In doubt it is not.
 fn replaces_alone(engine: &str, definition: &str) -> bool {
-    is_replacing(engine) && !definition.contains(" TTL ") && !has_deleted_marks(definition)
-}
-
-/// Whether the engine is told a column of marks: the second one that it is told, behind that of the
-/// version. Before there was ORDER BY, its arguments were others.
-fn has_deleted_marks(definition: &str) -> bool {
-    let clauses = [" PARTITION BY ", " PRIMARY KEY ", " ORDER BY "];
-    let ends = clauses.iter().filter_map(|clause| definition.find(clause));
-    let Some(end) = ends.min().filter(|_| definition.contains(" ORDER BY ")) else {
-        return false;
-    };
-    let Some((_, arguments)) = definition[..end].split_once('(') else {
-        return false;
-    };
-    let arguments = split_expressions(arguments.trim_end().trim_end_matches(')'));
-    // Those in quotes say where its replicas meet.
-    arguments.iter().filter(|argument| !argument.starts_with('\'')).count() > 1
+    let has_deleted_marks = replacing_columns(engine, definition).len() > 1;
+    is_replacing(engine) && !definition.contains(" TTL ") && !has_deleted_marks
 }
 
 #[cfg(test)]
@@ -184,11 +169,7 @@ mod tests {
             ("ReplacingMergeTree(ver) PARTITION BY toYYYYMM(d) ORDER BY (a, b)", true),
             ("ReplacingMergeTree(ver, gone) ORDER BY k", false),
             ("ReplacingMergeTree ORDER BY k TTL d + toIntervalDay(1)", false),
-            ("ReplacingMergeTree(d, (a, b), 8192, ver)", true),
-            ("ReplicatedReplacingMergeTree('/a/{shard}', '{replica}') ORDER BY k", true),
-            ("ReplicatedReplacingMergeTree('/a, b)', '{replica}', ver) ORDER BY k", true),
             ("ReplicatedReplacingMergeTree('/a', '{replica}', ver, gone) ORDER BY k", false),
-            ("ReplicatedReplacingMergeTree('/a', 'r', d, (a, b), 8192, ver)", true),
             ("MergeTree ORDER BY k", false),
             ("SummingMergeTree ORDER BY k", false),
         ] {

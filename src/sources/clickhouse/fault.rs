@@ -177,15 +177,15 @@ mod tests {
     }
 
     #[test]
-    fn every_code_of_the_design_has_its_reason() {
+    fn every_code_of_the_docs_has_its_reason() {
         for (codes, reason) in [
             (&[159][..], Reason::Timeout),
             (&[158, 241, 307, 396], Reason::Limit),
             (&[60, 81], Reason::UnknownTable),
             (&[16, 47], Reason::UnknownColumn),
-            (&[497], Reason::Authorization),
-            (&[516, 192, 193, 194], Reason::Auth),
-            (&[62, 164, 999], Reason::Server),
+            (&[164, 291, 452, 497], Reason::Authorization),
+            (&[516, 192, 193, 194, 195], Reason::Auth),
+            (&[62, 999], Reason::Server),
         ] {
             for &code in codes {
                 assert_eq!(reason_of(code), reason, "{code}");

@@ -100,7 +100,9 @@ impl ClickHouse {
             database: database.into(),
             table: table.into(),
             engine: plain_engine(&engine).into(),
-            version: version_column(&engine, &about.text("engine_full")?),
+            version: replacing_columns(&engine, &about.text("engine_full")?)
+                .into_iter()
+                .next(),
             sorting_key: about.text("sorting_key")?,
             copies_are_shards,
             columns,
@@ -246,28 +248,25 @@ pub fn plain_engine(engine: &str) -> &str {
     engine.strip_prefix("Shared").unwrap_or(engine)
 }
 
-/// The version column of a replacing engine, as its definition names it.
-fn version_column(engine: &str, definition: &str) -> Option<String> {
-    let arguments = definition.strip_prefix(engine)?.strip_prefix('(')?;
-    if plain_engine(engine) != "ReplacingMergeTree" {
-        return None;
+/// The columns that the definition of a replacing engine names: that of the version, and that of
+/// rows that are marked as deleted.
+pub fn replacing_columns(engine: &str, definition: &str) -> Vec<String> {
+    let arguments = definition
+        .strip_prefix(engine)
+        .and_then(|rest| rest.strip_prefix('('));
+    let Some(arguments) = arguments.filter(|_| plain_engine(engine) == "ReplacingMergeTree") else {
+        return Vec::new();
+    };
+    let mut columns = split_expressions(arguments);
+    // A replicated table names its path and replica first, in quotes. The old way, a date, the key
+    // and the granularity, which is a number, come before the version.
+    columns.retain(|argument| !argument.starts_with('\''));
+    let is_number = |argument: &String| argument.chars().all(|c| c.is_ascii_digit());
+    if let Some(granularity) = columns.iter().position(is_number) {
+        columns.drain(..=granularity);
     }
-    let mut arguments = split_expressions(arguments).into_iter();
-    // A replicated table names its path and replica first, in quotes.
-    let mut rest = arguments
-        .by_ref()
-        .skip_while(|argument| argument.starts_with('\''));
-    let first = rest.next()?;
-    // The old way: a date, the key and the granularity, which is a number, come before it.
-    let rest: Vec<String> = rest.collect();
-    let granularity = rest
-        .iter()
-        .position(|it| it.chars().all(|c| c.is_ascii_digit()));
-    match granularity {
-        Some(at) => rest.get(at + 1).cloned(),
-        None => Some(first),
-    }
-    .map(|column| column.trim_matches('`').to_owned())
+    let bare = |column: String| column.trim_matches('`').to_owned();
+    columns.into_iter().map(bare).collect()
 }
 
 /// Whether this tells a table from others: a table of an old server, or of an Ordinary database,
@@ -397,7 +396,7 @@ impl Shape {
 
 /// Splits `a, f(b, c), 'd,e'` at the commas that stand outside of brackets and quotes; up to a
 /// bracket that closes none of its own.
-pub fn split_expressions(text: &str) -> Vec<String> {
+fn split_expressions(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let (mut depth, mut quote, mut escaped) = (0_usize, None, false);
     for c in text.chars() {
@@ -449,44 +448,47 @@ mod tests {
     }
 
     #[test]
-    fn the_version_column_is_found_in_every_way_to_define_an_engine() {
-        let version = |definition: &str| {
-            let engine = definition.split(['(', ' ']).next().unwrap();
-            version_column(engine, definition)
-        };
+    fn the_columns_of_a_replacing_engine_are_found_in_every_way_to_define_it() {
         for (definition, expected) in [
-            ("ReplacingMergeTree ORDER BY k", None),
             (
-                "ReplacingMergeTree PARTITION BY toYYYYMM(d) ORDER BY k",
-                None,
+                "ReplacingMergeTree ORDER BY k SETTINGS index_granularity = 8192",
+                &[][..],
             ),
-            ("ReplacingMergeTree(ver) ORDER BY k", Some("ver")),
             (
-                "ReplacingMergeTree(`my ver`, is_deleted) ORDER BY k",
-                Some("my ver"),
+                "ReplacingMergeTree(ver) PARTITION BY toYYYYMM(d) ORDER BY (a, b)",
+                &["ver"],
+            ),
+            (
+                "ReplacingMergeTree(`my ver`, gone) ORDER BY k",
+                &["my ver", "gone"],
             ),
             (
                 "ReplicatedReplacingMergeTree('/a(b)/{shard}', '{replica}') ORDER BY k",
-                None,
+                &[],
             ),
             (
-                "ReplicatedReplacingMergeTree('/a', 'r', ver) ORDER BY k",
-                Some("ver"),
+                "ReplicatedReplacingMergeTree('/a, b)', 'r', ver, gone) ORDER BY k",
+                &["ver", "gone"],
             ),
             (
                 "SharedReplacingMergeTree('/a', 'r', ver) ORDER BY f(k)",
-                Some("ver"),
+                &["ver"],
             ),
-            ("ReplacingMergeTree(d, (k, f(d)), 8192)", None),
-            ("ReplacingMergeTree(d, (k, f(d)), 8192, ver)", Some("ver")),
+            ("ReplacingMergeTree(d, (k, f(d)), 8192)", &[]),
+            ("ReplacingMergeTree(d, (k, f(d)), 8192, ver)", &["ver"]),
             (
                 "ReplicatedReplacingMergeTree('/a', 'r', d, k, 8192, ver)",
-                Some("ver"),
+                &["ver"],
             ),
-            ("MergeTree ORDER BY k", None),
-            ("SummingMergeTree(total) ORDER BY k", None),
+            ("MergeTree ORDER BY k", &[]),
+            ("SummingMergeTree(total) ORDER BY k", &[]),
         ] {
-            assert_eq!(version(definition).as_deref(), expected, "{definition}");
+            let engine = definition.split(['(', ' ']).next().unwrap();
+            assert_eq!(
+                replacing_columns(engine, definition),
+                expected,
+                "{definition}"
+            );
         }
     }
 
