@@ -42,6 +42,8 @@ group.consumer.heartbeat.interval.ms=1000
 group.consumer.min.heartbeat.interval.ms=500
 group.consumer.session.timeout.ms=15000
 group.consumer.min.session.timeout.ms=3000
+# Offsets that expire do so at once, and so does an empty group that has none: after 10 min by default.
+offsets.retention.check.interval.ms=1000
 
 # A killed broker is replaced in its partitions, and may register again, after this time and not after 9 s.
 broker.session.timeout.ms=4000
@@ -67,6 +69,7 @@ class Broker(Server):
     limit = 120
     port_names = ("client", "controller")
     in_use = ("Address already in use", "BindException")
+    kafka = None  # a version, or the newest
     scram_users = []  # words for StorageTool
 
     def __init__(self, name, node=1, cluster=None):
@@ -76,7 +79,7 @@ class Broker(Server):
 
     def install(self):
         java()
-        kafka_jars()
+        kafka_jars(self.kafka)
 
     def prepare(self, box, ports):
         folder = box.part_folder(self.name)
@@ -93,7 +96,7 @@ class Broker(Server):
 
     def java(self, heap):
         return [java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-                f"-Dlog4j2.configurationFile={DEV / 'kafka/log4j2.properties'}", "-cp", f"{kafka_jars()}/*"]
+                f"-Dlog4j2.configurationFile={DEV / 'kafka/log4j2.properties'}", "-cp", f"{kafka_jars(self.kafka)}/*"]
 
     def command(self, box, ports):
         return [*self.java(HEAP), "kafka.Kafka", box.part_folder(self.name) / "server.properties"], {}
@@ -119,7 +122,7 @@ class Broker(Server):
         return f"127.0.0.1:{self.ports(box)['client']}"
 
     def describe(self, box):
-        jars = kafka_jars()
+        jars = kafka_jars(self.kafka)
         version = next(jars.glob("kafka-clients-*.jar")).stem.removeprefix("kafka-clients-")
         return {"bootstrap": self.bootstrap(box), "kind": "kafka", "version": version,
                 "pid": box.pid(self.name), "java": java(), "classpath": f"{jars}/*"}
@@ -236,6 +239,18 @@ def jmx_flags():
     return [*flags, "-Djava.rmi.server.hostname=127.0.0.1"] if port else []
 
 
+class OldBroker(Broker):
+    """The last Kafka 3. There KIP-848 groups are a preview, and have to be asked for."""
+
+    kafka = VERSIONS["KAFKA_OLD"]
+
+    def replacement(self):
+        return self.or_tansu()
+
+    def config(self, box, ports):
+        return super().config(box, ports) + "group.coordinator.rebalance.protocols=classic,consumer\n"
+
+
 class Cluster(Group):
     """Three brokers, each a part of its own, too: kafka3.1, kafka3.2, kafka3.3."""
 
@@ -303,6 +318,6 @@ class Clients(Part):
 
 def parts():
     cluster = Cluster("kafka3")
-    listed = [SingleBroker("kafka"), cluster, *cluster.members, SecureBroker("kafka-secure"), Tansu("tansu"),
-              Clients("clients")]
+    listed = [SingleBroker("kafka"), OldBroker("kafka-39"), cluster, *cluster.members, SecureBroker("kafka-secure"),
+              Tansu("tansu"), Clients("clients")]
     return {part.name: part for part in listed}

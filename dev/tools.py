@@ -107,20 +107,21 @@ def java_version(path):
     return int(found.group(1)) if found else 0
 
 
-def kafka_jars():
-    """The folder of Kafka's jars: of an unpacked Kafka that the user names, or out of Maven Central."""
+def kafka_jars(version=None):
+    """The folder of Kafka's jars: out of Maven Central, or of an unpacked Kafka that the user names for the newest."""
     home = os.environ.get("KAFKA_HOME")
-    if home:
+    if home and not version:
         return Path(home) / "libs"
+    version = version or VERSIONS["KAFKA"]
 
     def install(folder):
         java()  # first, or apt would pick one for Maven that Kafka can't use
         if not shutil.which("mvn"):
             apt_install(["maven"], "to fetch Kafka's jars")
-        run(["mvn", "-B", "-q", "-f", DEV / "kafka/pom.xml", f"-Dkafka.version={VERSIONS['KAFKA']}",
+        run(["mvn", "-B", "-q", "-f", DEV / "kafka/pom.xml", f"-Dkafka.version={version}",
              f"-Dlog4j.version={VERSIONS['LOG4J']}", "dependency:copy-dependencies", f"-DoutputDirectory={folder}"])
 
-    return installed(f"kafka-{VERSIONS['KAFKA']}", install, "the Kafka broker (Maven Central)")
+    return installed(f"kafka-{version}", install, "the Kafka broker (Maven Central)")
 
 
 # Debian

@@ -21,7 +21,7 @@ use tracing::{error, warn};
 
 pub use self::serve::serve;
 use crate::generation::View;
-use crate::sample::gather;
+use crate::sample::encode;
 use crate::self_metrics::series_dropped;
 
 /// Prometheus 3 fails a scrape whose Content-Type is not exactly one that it knows.
@@ -106,8 +106,9 @@ impl Pages {
         }
         samples.push(series_dropped(dropped));
         samples.extend(figures);
-        let mut families = gather(&samples);
-        families.extend(self.process.gather());
-        TextEncoder::new().encode_to_string(&families)
+        let mut text = String::new();
+        encode(&samples, &mut text)?;
+        TextEncoder::new().encode_utf8(&self.process.gather(), &mut text)?;
+        Ok(text)
     }
 }

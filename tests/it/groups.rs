@@ -2,17 +2,17 @@
 
 use std::process::{Command, Stdio};
 
-use crate::kafka::{Cluster, is_real_kafka};
+use crate::kafka::{Cluster, commit, is_real_kafka};
 use crate::program::children;
 use crate::support::{Exporter, OwnParts, Page, Server, wait_for};
 
-const MEMBERS: &str = "dup_consumer_group_members";
-const MEMBERLESS: &str = "dup_consumer_group_memberless_commits";
-const COMMITTED: &str = "dup_consumer_group_committed_offset";
-const MOVED: &str = "dup_consumer_group_committed_messages_total";
+pub const MEMBERS: &str = "dup_consumer_group_members";
+pub const MEMBERLESS: &str = "dup_consumer_group_memberless_commits";
+pub const COMMITTED: &str = "dup_consumer_group_committed_offset";
+pub const MOVED: &str = "dup_consumer_group_committed_messages_total";
 
 /// The states of a group that are 1.
-fn states(page: &Page, group: &str) -> Vec<String> {
+pub fn states(page: &Page, group: &str) -> Vec<String> {
     let all = page.all("dup_consumer_group_state");
     let of_group = all
         .iter()
@@ -24,7 +24,10 @@ fn states(page: &Page, group: &str) -> Vec<String> {
 
 #[test]
 fn r09_commits_of_assign_workers_show_as_an_empty_group_that_moves() {
-    let cluster = Cluster::shared();
+    commits_of_assign_workers(&Cluster::shared());
+}
+
+pub fn commits_of_assign_workers(cluster: &Cluster) {
     let topic = cluster.topic("playlog", 6, 100);
     let group = cluster.name("audit-import");
     let at = |offset| (0..6).map(|p| (p, offset)).collect::<Vec<_>>();
@@ -70,20 +73,26 @@ fn a_subscribed_worker_is_a_member_whatever_its_protocol() {
     if !is_real_kafka("a_subscribed_worker_is_a_member_whatever_its_protocol") {
         return;
     }
-    let cluster = Cluster::shared();
+    a_subscribed_worker_is_a_member(&Cluster::shared(), &["classic", "consumer"]);
+}
+
+pub fn a_subscribed_worker_is_a_member(cluster: &Cluster, protocols: &[&str]) {
     let topic = cluster.topic("playlog", 6, 10);
-    let (classic, modern) = (cluster.name("classic"), cluster.name("modern"));
-    let _classic = cluster.member(&classic, &topic, &[]);
-    let _modern = cluster.member(&modern, &topic, &[("group.protocol", "consumer")]);
+    let member = |protocol: &&str| {
+        let more = [("group.protocol", *protocol)];
+        cluster.member(&cluster.name(protocol), &topic, &more)
+    };
+    let _members: Vec<_> = protocols.iter().map(member).collect();
     let exporter = Exporter::start(&cluster.source(", memberless: {window: 5m}"));
     let page = exporter.fresh();
     let info = page.all("dup_consumer_group_info");
-    for (group, protocol) in [(&classic, "classic"), (&modern, "consumer")] {
-        let of_group = [("group", &**group)];
+    for &protocol in protocols {
+        let group = cluster.name(protocol);
+        let of_group = [("group", &*group)];
         assert_eq!(page.get(MEMBERS, &of_group), Some(1.0), "{protocol}");
-        assert_eq!(states(&page, group), ["Stable"], "{protocol}");
+        assert_eq!(states(&page, &group), ["Stable"], "{protocol}");
         assert_eq!(page.get(MEMBERLESS, &of_group), Some(0.0), "{protocol}");
-        let (labels, _) = info.iter().find(|(l, _)| l["group"] == **group).unwrap();
+        let (labels, _) = info.iter().find(|(l, _)| l["group"] == group).unwrap();
         assert_eq!((&*labels["simple"], &*labels["protocol"]), ("0", protocol));
         assert_ne!(labels["assignor"], "", "{protocol}");
     }
@@ -115,7 +124,10 @@ fn r14_a_deleted_group_vanishes_and_one_without_members_stays() {
     if !is_real_kafka("r14_a_deleted_group_vanishes_and_one_without_members_stays") {
         return;
     }
-    let cluster = Cluster::shared();
+    a_deleted_group_vanishes(&Cluster::shared());
+}
+
+pub fn a_deleted_group_vanishes(cluster: &Cluster) {
     let topic = cluster.topic("t", 1, 10);
     let (a, b) = (cluster.name("a"), cluster.name("b"));
     cluster.commit(&a, &topic, &[(0, 1)]);
@@ -145,8 +157,9 @@ fn a_group_that_its_last_member_left_is_empty_and_keeps_its_commits() {
     let exporter = Exporter::start(&cluster.source(""));
     let of_group = [("group", &*group)];
     assert_eq!(exporter.fresh().get(MEMBERS, &of_group), Some(1.0));
+    // Before it leaves: an empty group that has no commits is deleted.
+    commit(&member, &topic, &[(0, 7)]).unwrap();
     drop(member);
-    cluster.commit(&group, &topic, &[(0, 7)]);
     let page = wait_for("the member is gone", || {
         let page = exporter.scrape();
         (page.get(MEMBERS, &of_group) == Some(0.0)).then_some(page)

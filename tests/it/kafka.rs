@@ -7,10 +7,12 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::error::KafkaResult;
 use rdkafka::metadata::MetadataPartition;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
+use crate::kafka_wire::Wire;
 use crate::support::{PATIENCE, part, unique, wait_for};
 
 /// A broker, and a prefix that makes the names of one test its own.
@@ -32,6 +34,15 @@ impl Cluster {
         }
     }
 
+    /// The Kafka of the major before.
+    pub fn old() -> Self {
+        Cluster::at(part("kafka-39")["bootstrap"].as_str().expect("an address"))
+    }
+
+    pub fn wire(&self) -> Wire {
+        Wire::connect(&self.bootstrap)
+    }
+
     /// The name of a group or topic of this test.
     pub fn name(&self, name: &str) -> String {
         format!("{}.{name}", self.prefix)
@@ -39,8 +50,13 @@ impl Cluster {
 
     /// A source that watches the groups of this test alone. `more` is appended, as YAML flow.
     pub fn source(&self, more: &str) -> String {
+        self.source_every("1s", more)
+    }
+
+    /// The same, looked at in this interval.
+    pub fn source_every(&self, interval: &str, more: &str) -> String {
         format!(
-            "kafka:\n  - {{name: main, bootstrap_servers: '{}', interval: 1s, \
+            "kafka:\n  - {{name: main, bootstrap_servers: '{}', interval: {interval}, \
              groups: {{include: ['^{}']}}{more}}}\n",
             self.bootstrap, self.prefix
         )
@@ -97,6 +113,14 @@ impl Cluster {
         (partitions.iter().filter(well).count() == partitions.len()).then(|| leaders.collect())
     }
 
+    /// Deletes a topic of this test.
+    pub fn delete_topic(&self, topic: &str) {
+        let deleted = block_on(self.admin().delete_topics(&[topic], &AdminOptions::new()));
+        for outcome in deleted.expect("an answer") {
+            outcome.expect("a deleted topic");
+        }
+    }
+
     pub fn delete_group(&self, group: &str) {
         let deleted = block_on(self.admin().delete_groups(&[group], &AdminOptions::new()));
         for outcome in deleted.expect("an answer") {
@@ -106,25 +130,26 @@ impl Cluster {
 
     /// Commits offsets without being a member, as a worker with assign() does.
     pub fn commit(&self, group: &str, topic: &str, offsets: &[(i32, i64)]) {
-        let consumer = self.consumer(group, &[]);
-        let mut list = TopicPartitionList::new();
-        for (partition, offset) in offsets {
-            list.add_partition_offset(topic, *partition, Offset::Offset(*offset))
-                .expect("a sane offset");
-        }
-        consumer.assign(&list).expect("an assignment");
-        consumer.commit(&list, CommitMode::Sync).expect("a commit");
+        let worker = self.worker(group);
+        commit(&worker, topic, offsets).expect("a commit");
+    }
+
+    /// A worker with assign(), which is no member of its group.
+    pub fn worker(&self, group: &str) -> BaseConsumer {
+        self.consumer(group, &[])
     }
 
     /// A member of the group that has got its partitions; it leaves when it is dropped.
     pub fn member(&self, group: &str, topic: &str, more: &[(&str, &str)]) -> BaseConsumer {
+        let consumer = self.subscriber(group, topic, more);
+        settle(&[&consumer]);
+        consumer
+    }
+
+    /// A consumer that is about to become a member.
+    pub fn subscriber(&self, group: &str, topic: &str, more: &[(&str, &str)]) -> BaseConsumer {
         let consumer = self.consumer(group, more);
         consumer.subscribe(&[topic]).expect("a subscription");
-        wait_for("the member gets its partitions", || {
-            let _ = consumer.poll(Duration::from_millis(100));
-            let assigned = consumer.assignment().expect("an assignment").count();
-            (assigned > 0).then_some(())
-        });
         consumer
     }
 
@@ -139,6 +164,28 @@ impl Cluster {
         }
         config.create().expect("a consumer")
     }
+}
+
+/// Commits as the assign() worker or the member that the consumer is.
+pub fn commit(consumer: &BaseConsumer, topic: &str, offsets: &[(i32, i64)]) -> KafkaResult<()> {
+    let mut list = TopicPartitionList::new();
+    for (partition, offset) in offsets {
+        list.add_partition_offset(topic, *partition, Offset::Offset(*offset))?;
+    }
+    consumer.commit(&list, CommitMode::Sync)
+}
+
+/// Waits until each of these members of one group has partitions.
+pub fn settle(members: &[&BaseConsumer]) {
+    wait_for("the members get their partitions", || {
+        let have_some = members.iter().map(|member| {
+            let _ = member.poll(Duration::from_millis(50));
+            member.assignment().expect("an assignment").count() > 0
+        });
+        // Every one must be polled, so that none keeps the others waiting.
+        let have_some: Vec<bool> = have_some.collect();
+        have_some.iter().all(|&some| some).then_some(())
+    });
 }
 
 /// Whether the broker is a real Kafka; the fallback knows no members, keeps deleted groups, and loses

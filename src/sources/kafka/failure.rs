@@ -17,6 +17,7 @@ pub(super) mod code {
     pub const TRANSPORT: i32 = -195;
     pub const RESOLVE: i32 = -193;
     pub const ALL_BROKERS_DOWN: i32 = -187;
+    pub const INVALID_ARG: i32 = -186;
     pub const TIMED_OUT: i32 = -185;
     pub const SSL: i32 = -181;
     pub const WAIT_COORD: i32 = -180;
@@ -122,6 +123,12 @@ impl Failure {
     /// A leader on the move: librdkafka has forgotten it by now and will look it up again.
     pub fn is_moved_leader(&self) -> bool {
         matches!(self.code, code::LEADER_NOT_AVAILABLE | code::NOT_LEADER)
+    }
+
+    /// The answer to a question for members: there is a group of that name, but it is of another
+    /// kind, such as one of Kafka Connect. librdkafka says so by a code of its own.
+    pub fn is_other_kind(&self) -> bool {
+        self.code == code::INVALID_ARG
     }
 
     pub fn into_error(self, what: &str) -> Error {

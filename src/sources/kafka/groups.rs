@@ -126,10 +126,12 @@ impl Found {
         }
     }
 
-    /// What is known of the group; `None`: its coordinator says that there is none.
+    /// What is known of the group; `None`: its coordinator says that there is none, or none of
+    /// consumers.
     pub fn settle(mut self, sieve: &Sieve) -> Option<Result<Group, Error>> {
         let described = match self.described() {
             Ok(described) => described,
+            Err(failure) if failure.is_other_kind() => return None,
             Err(failure) => return Some(Err(failure.into_error("members"))),
         };
         if described.state == Some(State::Dead) {

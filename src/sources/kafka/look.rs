@@ -256,9 +256,13 @@ fn add_listed(found: &mut Groups, broker: i32, groups: Vec<Listed>, sieve: &Siev
     }
 }
 
-/// Adds the groups of the look before that nobody lists now.
+/// Adds the groups of the look before that nobody lists now. A group without a name can't be asked
+/// for: the listing alone tells of it.
 fn add_missing(found: &mut Groups, known: &[String], sieve: &Sieve, broker: Option<i32>) {
-    for name in known.iter().filter(|name| sieve.group(name)) {
+    for name in known
+        .iter()
+        .filter(|name| !name.is_empty() && sieve.group(name))
+    {
         if let Ok(id) = CString::new(name.as_str()) {
             found
                 .entry(name.clone())

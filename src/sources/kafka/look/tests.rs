@@ -351,6 +351,35 @@ fn a_known_group_that_nobody_lists_is_gone_only_if_its_coordinator_says_so() {
 }
 
 #[test]
+fn a_known_group_that_is_now_of_another_kind_is_gone() {
+    let known = ["connect".to_owned()];
+    let mut fake = Fake::new(&[1], |question| match question {
+        "1 groups" => listing(&[]),
+        "1 members connect" => Some(Err(failed(code::INVALID_ARG))),
+        _ => None,
+    });
+    let outcome = look(&mut fake, &filter(), &known, LIMIT);
+    assert!(!outcome.spent);
+    assert!(outcome.result.unwrap().groups.is_empty());
+}
+
+#[test]
+fn a_group_without_a_name_is_asked_for_only_while_it_is_listed() {
+    let known = [String::new()];
+    for (listed, expected) in [(&[][..], 0), (&[("", Some(State::Empty))], 1)] {
+        let answer = listing(listed).unwrap().unwrap();
+        let answer = std::cell::RefCell::new(Some(answer));
+        let mut fake = Fake::new(&[1], move |question| match question {
+            "1 groups" => answer.borrow_mut().take().map(Ok),
+            "1 offsets " => nothing(),
+            _ => Some(Err(failed(24))),
+        });
+        let snapshot = look(&mut fake, &filter(), &known, LIMIT).result.unwrap();
+        assert_eq!(snapshot.groups.len(), expected);
+    }
+}
+
+#[test]
 fn filter_and_cap_come_before_anything_per_group() {
     let mut fake = Fake::new(&[1], |question| match question {
         "1 groups" => listing(&[
