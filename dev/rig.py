@@ -21,6 +21,7 @@ clickhouse:
     url: {url}
     user: {user}
     password: {password}
+    part_log: {{ include: ['^rig[.]'], interval: 1s, timeout: 5s, stale_after: 8s }}
     tables:
       - {{ database: rig, table: playlog, key: [device_id, event_id], time: inserted_at, windows: [30d], interval: 1s,
           timeout: 5s, stale_after: 8s }}

@@ -17,6 +17,7 @@ READY_LIMIT = 30  # seconds
 LOG_LINES = 15
 
 GROUPS: Check = (KAFKA, "groups")
+PART_LOG: Check = (CLICKHOUSE, "part_log")
 
 HEAD = """\
 # Written by the demo. Everything is polled far more often than a real server would like.
@@ -33,6 +34,7 @@ clickhouse:
     url: "{url}"
     user: "{user}"
     password_file: "{password_file}"
+    part_log: {{ include: ["^audit_"], interval: 1s }}
 """
 
 TABLE = """\

@@ -7,7 +7,7 @@ import time
 from demo import exporter
 from demo.acts import CONTROL, Act, Round
 from demo.console import print_table, say
-from demo.expectations import Figure, Verdict, control_figures, figures, healed_figures
+from demo.expectations import LOWER_BOUND, Figure, Verdict, control_figures, figures, healed_figures
 from demo.exposition import Exposition, Page
 from demo.pipeline import Engines, Pipeline
 
@@ -58,7 +58,7 @@ class Play:
     def fresh_page(self, act: Act) -> Page:
         """The exporter's figures from polls that began after all was written and logged."""
         self.engines.warehouse.flush_logs()
-        checks = [exporter.GROUPS]
+        checks = [exporter.GROUPS, exporter.PART_LOG]
         for each in (act, CONTROL):
             checks += [exporter.table_check(each), exporter.summary_check(each)]
         return self.exposition.read_fresh(checks, time.time())
@@ -95,6 +95,7 @@ def summary_table(verdicts: list[Verdict], acts: list[Act]) -> None:
         ("total / part_log rows", "summary", "dup_summary_part_log_ratio"),
         ("inflation", "summary", "dup_summary_inflation_factor"),
         ("factor after merges", "after merges", "dup_factor"),
+        ("written / (written - healed)", "after merges", LOWER_BOUND),
         ("inflation after merges", "after merges", "dup_summary_inflation_factor"),
     )
     last = {(v.figure.act, v.figure.layer, v.figure.metric): v for v in verdicts}

@@ -78,4 +78,4 @@ macro_rules! checks {
 
 mod scan;
 
-checks!(groups, table, ages, summary);
+checks!(groups, table, ages, summary, part_log);

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use self::period::{Days, Period};
 use super::Sources;
+use super::part_log::log::no_part_log;
 use crate::config::values::{Key, Name, Span, Text};
 use crate::config::{Defaults, Invalid, OwnTiming, Timing};
 use crate::error::{Error, Reason};
@@ -421,7 +422,7 @@ impl Look<'_> {
         let Look { config, clickhouse, raw, periods, deadline } = self;
         let written = part_log::written(clickhouse, raw, periods, *deadline).await?;
         if part_log::is_blind(&written, totals, config.min_coverage) {
-            return Err(part_log::no_part_log(&format!(
+            return Err(no_part_log(&format!(
                 "shows no row written to {}.{}, although the summary counts some: look for a row \
                  policy, or for a raw table that is written elsewhere",
                 raw.database, raw.table

@@ -12,7 +12,7 @@ use url::Url;
 
 use super::values::{Bytes, Secret, Text};
 use super::{Defaults, Invalid, SourceNames, read_secret};
-use crate::checks::{summary, table};
+use crate::checks::{part_log, summary, table};
 
 /// A ClickHouse server, or a cluster behind one.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(crate) struct ClickHouseSource {
     /// The cluster whose replicas are all asked; the one server when empty.
     pub cluster: Option<String>,
     pub limits: Limits,
+    /// Absent where it is switched off.
+    pub part_log: Option<part_log::Config>,
     pub tables: Vec<table::Config>,
     pub summaries: Vec<summary::Config>,
 }
@@ -132,6 +134,7 @@ pub(super) struct Raw {
     cluster: Option<Text>,
     #[serde(default)]
     limits: Limits,
+    part_log: Option<part_log::RawConfig>,
     #[serde(default)]
     tables: Vec<table::RawConfig>,
     #[serde(default)]
@@ -173,6 +176,7 @@ impl Raw {
             tls,
             cluster: self.cluster.map(|c| c.0).filter(|c| !c.is_empty()),
             limits: self.limits,
+            part_log: self.part_log.unwrap_or_default().validate(defaults)?,
             tables,
             summaries,
         })

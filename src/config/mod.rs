@@ -329,6 +329,11 @@ clickhouse:
         assert_eq!(limits.max_threads, 2);
         assert_eq!(limits.max_memory_usage.0, 2 << 30);
         assert_eq!(limits.max_rows_to_read, 500_000_000);
+        let part_log = clickhouse.part_log.as_ref().unwrap();
+        assert_eq!(seconds(part_log.timing), [60, 20, 180]);
+        assert_eq!(part_log.max_tables, 5_000);
+        assert_eq!(texts(&part_log.tables.include), [".*"]);
+        assert_eq!(texts(&part_log.tables.exclude), [r"^system\."]);
         let table = &clickhouse.tables[0];
         assert_eq!(seconds(table.timing), [300, 20, 900]);
         assert_eq!(table.windows, [600, 3_600].map(Span::seconds));
@@ -365,10 +370,20 @@ clickhouse:
         assert_eq!(seconds(table.timing), [300, 20, 900]);
         let quick = LEAST.replace("time: ts", "time: ts, interval: 5s");
         let quick = quick.replace("9092", "9092\n    interval: 5s");
+        let quick = quick.replace("8123", "8123\n    part_log: {interval: 5s}");
         let config = load(&format!("stale_after: 30s\n{quick}"));
         assert_eq!(seconds(config.kafka[0].timing), [5, 20, 30]);
         let table = &config.clickhouse[0].tables[0];
         assert_eq!(seconds(table.timing), [5, 20, 30]);
+    }
+
+    #[test]
+    fn a_part_log_of_no_table_is_no_check() {
+        let none = LEAST.replace("8123", "8123\n    part_log: {include: []}");
+        assert!(load(&none).clickhouse[0].part_log.is_none());
+        // And has no timing that could be refused.
+        let off = "clickhouse: [{name: c, url: 'http://h', part_log: {include: []}}]\n";
+        load(&format!("stale_after: 30s\n{off}"));
     }
 
     #[test]

@@ -224,6 +224,13 @@ impl Default for Names {
     }
 }
 
+impl Names {
+    pub fn is_match(&self, name: &str) -> bool {
+        let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.is_match(name));
+        any(&self.include) && !any(&self.exclude)
+    }
+}
+
 /// The columns that make a row unique.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Key {

@@ -67,11 +67,13 @@ fn mentioned(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Whether a word that begins with `dup_` is a metric, or a beginning that several share, as in
-/// `dup_check_*`.
+/// Whether a word that begins with `dup_` is a metric, a beginning that several share, as in
+/// `dup_check_*`, or a counter in the name of a recording rule, which drops `_total`.
 fn is_known(word: &str, declared: &BTreeMap<String, Traits>) -> bool {
     declared.contains_key(word)
         || word == "dup_exporter"
+        || word == "dup_recording"
+        || declared.contains_key(&format!("{word}_total"))
         || (word.ends_with('_') && declared.keys().any(|name| name.starts_with(word)))
 }
 

@@ -51,7 +51,7 @@ impl Fake {
     /// The source of a configuration that watches that table.
     fn source(&self, name: &str) -> String {
         format!(
-            "  - name: {name}\n    url: http://{}\n    tables:\n      \
+            "  - name: {name}\n    url: http://{}\n    part_log: {{include: []}}\n    tables:\n      \
              - {{database: d, table: t, key: [id], time: ts, windows: [10m], interval: 1s}}\n",
             self.address
         )
@@ -444,7 +444,7 @@ kafka:
     let log = [program.seen.clone(), program.rest()].concat().join("\n");
 
     let up = Page::parse(&metrics).all("dup_check_up");
-    assert_eq!(up.len(), 7);
+    assert_eq!(up.len(), 12);
     assert!(
         up.values().all(|up| *up == 0.0),
         "every check has something to tell"
@@ -555,8 +555,9 @@ fn clients_that_say_nothing_do_not_keep_prometheus_out() {
 
 #[test]
 fn a_log_that_nobody_reads_holds_up_nothing() {
-    let mut yaml =
-        String::from("clickhouse:\n  - name: ch\n    url: http://127.0.0.1:1\n    tables:\n");
+    let mut yaml = String::from(
+        "clickhouse:\n  - name: ch\n    url: http://127.0.0.1:1\n    part_log: {include: []}\n    tables:\n",
+    );
     for i in 0..100 {
         yaml +=
             &format!("      - {{database: d, table: t{i}, key: [k], time: ts, interval: 1s}}\n");
@@ -590,7 +591,7 @@ fn a_log_that_nobody_reads_holds_up_nothing() {
 fn a_check_that_waits_too_long_for_its_turn_has_failed() {
     let fake = Fake::new(|_, _| hang());
     let mut yaml = format!(
-        "clickhouse:\n  - name: ch\n    url: http://{}\n    tables:\n",
+        "clickhouse:\n  - name: ch\n    url: http://{}\n    part_log: {{include: []}}\n    tables:\n",
         fake.address
     );
     for i in 0..10 {

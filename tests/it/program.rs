@@ -159,7 +159,7 @@ impl Hanging {
             folder: tempfile::tempdir().expect("a temporary folder"),
             yaml: format!(
                 "kafka:\n  - {{name: k, bootstrap_servers: '{address}'}}\n\
-                 clickhouse:\n  - name: ch\n    url: http://{address}\n    tables:\n      \
+                 clickhouse:\n  - name: ch\n    url: http://{address}\n    part_log: {{include: []}}\n    tables:\n      \
                  - {{database: d, table: t, key: [k], time: ts}}\n"
             ),
             _listener: listener,

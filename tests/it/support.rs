@@ -195,8 +195,13 @@ impl Server {
     }
 
     /// The source of a configuration, up to its checks, which the caller appends with an indent of
-    /// four.
+    /// four. It has none, not even that of the part_log.
     pub fn source(&self, name: &str) -> String {
+        self.source_with_part_log(name) + "    part_log: {include: []}\n"
+    }
+
+    /// The same, but for the check of the part_log, which every source has by itself.
+    pub fn source_with_part_log(&self, name: &str) -> String {
         format!(
             "  - name: {name}\n    url: {}\n    user: {}\n    password: {}\n",
             self.url, self.user, self.password

@@ -211,11 +211,14 @@ impl Scene {
             database.run("INSERT INTO DB.playlog SELECT number % 10, number, now(), now() FROM numbers(1000)");
         }
         database.run("INSERT INTO DB.playlog_summary SELECT toDate(ts), count() FROM DB.playlog GROUP BY toDate(ts)");
+        // What was written so far is nothing that a part_log check would count, once it is logged.
+        database.run("SYSTEM FLUSH LOGS");
         let cluster = Cluster::shared();
         let topic = cluster.topic("playlog", 1, 10);
         cluster.commit(&cluster.name("audit-import"), &topic, &[(0, 7)]);
         let exporter = Exporter::start(&format!(
-            "{kafka}clickhouse:\n{logs}    tables:\n      - database: {db}\n        \
+            "{kafka}clickhouse:\n{logs}    \
+             part_log: {{include: ['^{db}\\.'], interval: 1s, stale_after: 1m}}\n    tables:\n      - database: {db}\n        \
              table: playlog\n        key: [device_id, event_id]\n        time: inserted_at\n        \
              interval: 1s\n    summaries:\n      - database: {db}\n        \
              table: playlog_summary\n        count: total\n        day: day\n        \
@@ -223,7 +226,7 @@ impl Scene {
              periods: [this_month]\n        keys: exact\n        min_coverage: 0\n        \
              interval: 1s\n",
             kafka = cluster.source(", expected_members: {audit-import: 1}"),
-            logs = database.server.source("logs"),
+            logs = database.server.source_with_part_log("logs"),
             db = database.name,
         ));
         let names = [

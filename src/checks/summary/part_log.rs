@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::period::Days;
-use crate::error::{Error, Reason};
+use crate::checks::part_log::log;
+use crate::error::Error;
 use crate::sources::clickhouse::{ClickHouse, Shape, sql};
 
 /// What the log says of one period.
@@ -49,20 +50,11 @@ pub async fn written(
     deadline: Instant,
 ) -> Result<Vec<Written>, Error> {
     table.must_have_parts()?;
-    let log = clickhouse.shape("system", "part_log", deadline).await;
-    let log = log.map_err(|error| match error.reason() {
-        Reason::UnknownTable => no_part_log(
-            "is unknown to the server: switch it on with a <part_log> section in config.xml, and \
-             grant SELECT on it",
-        ),
-        _ => error,
-    })?;
+    let log = log::find(clickhouse, deadline).await?;
     let from = clickhouse.from_every_replica("part_log", deadline).await?;
     let reach = clickhouse.row(&reach_question(&from), deadline).await?;
     if reach.count("entries")? == 0 {
-        return Err(no_part_log(
-            "shows no row at all: look for a row policy, or wait for the first insert",
-        ));
+        return Err(log::is_empty());
     }
     let oldest = i64::try_from(reach.count("oldest")?).unwrap_or(i64::MAX);
     let uuids = match log.has_column("table_uuid") {
@@ -80,11 +72,6 @@ pub async fn written(
     written.collect()
 }
 
-/// The log is missing, or does not show what it should.
-pub fn no_part_log(what: &str) -> Error {
-    Error::new(Reason::NoPartLog, format!("system.part_log {what}"))
-}
-
 /// How far back the log goes: on a cluster, as far as the host that forgets first.
 fn reach_question(from: &str) -> String {
     format!(
@@ -98,8 +85,7 @@ fn reach_question(from: &str) -> String {
 ///
 /// The event is compared by number, since its name differs between versions; rows of rejected
 /// (389) or failed inserts were not stored. A table that has a uuid is known by it alone: it may
-/// have had another name, and its name another table. Where a part's profile tells, parts that
-/// were attached rather than written are left out.
+/// have had another name, and its name another table.
 fn rows_question(
     table: &Shape,
     uuids: &[String],
@@ -127,13 +113,10 @@ fn rows_question(
             format!("toString(table_uuid) IN ({})", uuids.join(", "))
         }
     };
-    let is_written = match log.has_column("ProfileEvents") {
-        true => "(empty(ProfileEvents) OR mapContains(ProfileEvents, 'MergeTreeDataWriterRows'))",
-        false => "1",
-    };
+    let is_insert = log::is_insert(log);
     format!(
         "SELECT {} FROM {from} WHERE event_date >= toDate(toDateTime({since})) - 1 \
-         AND toInt8(event_type) = 1 AND error = 0 AND {is_table} AND {is_written}",
+         AND toInt8(event_type) = 1 AND error = 0 AND {is_table} AND {is_insert}",
         rows.join(", ")
     )
 }

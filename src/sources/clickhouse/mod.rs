@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 
 use self::fault::Fault;
 pub use self::rows::Row;
-pub use self::shape::{Shape, base_type, plain_engine};
+pub use self::shape::{Shape, base_type, is_real_uuid, plain_engine, split_expressions};
 use crate::config::{ClickHouseSource, Limits};
 use crate::error::{Error, Reason};
 use crate::self_metrics::SourceHealth;

@@ -16,12 +16,7 @@ impl Row {
     /// `protocol`, when the column is missing or holds anything else.
     pub fn count(&self, column: &str) -> Result<u64, Error> {
         let value = self.value(column)?;
-        let count = match value {
-            Value::Number(number) => number.as_u64(),
-            Value::String(text) => text.parse().ok(),
-            _ => None,
-        };
-        count.ok_or_else(|| unexpected(column, "a count", value))
+        as_count(value).ok_or_else(|| unexpected(column, "a count", value))
     }
 
     /// A number of any kind, such as a sum over a column of a user's choice.
@@ -40,6 +35,19 @@ impl Row {
             .ok_or_else(|| unexpected(column, "a number", value))
     }
 
+    /// Lists of counts, all in one column.
+    ///
+    /// # Errors
+    /// `protocol`, when the column is missing or holds anything else.
+    pub fn lists_of_counts(&self, column: &str) -> Result<Vec<Vec<u64>>, Error> {
+        let value = self.value(column)?;
+        let lists = value.as_array().and_then(|lists| {
+            let counts = |list: &Value| list.as_array()?.iter().map(as_count).collect();
+            lists.iter().map(counts).collect()
+        });
+        lists.ok_or_else(|| unexpected(column, "lists of counts", value))
+    }
+
     /// A text.
     ///
     /// # Errors
@@ -56,6 +64,14 @@ impl Row {
             let message = format!("the answer has no column {column}");
             Error::new(Reason::Protocol, message)
         })
+    }
+}
+
+fn as_count(value: &Value) -> Option<u64> {
+    match value {
+        Value::Number(number) => number.as_u64(),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
     }
 }
 
@@ -108,6 +124,16 @@ mod tests {
         }
         assert_eq!(row.number("minus"), Ok(-1.0));
         assert_eq!(row.number("half"), Ok(0.5));
+    }
+
+    #[test]
+    fn lists_of_counts_are_read_quoted_and_bare_and_refused_when_anything_else_is_in_them() {
+        let row = row(r#"{"a":[[1,"2"],[]],"b":[],"c":[[1],2],"d":[["x"]],"e":[[null]]}"#);
+        assert_eq!(row.lists_of_counts("a"), Ok(vec![vec![1, 2], vec![]]));
+        assert_eq!(row.lists_of_counts("b"), Ok(vec![]));
+        for column in ["c", "d", "e", "missing"] {
+            assert!(row.lists_of_counts(column).is_err(), "{column}");
+        }
     }
 
     #[test]

@@ -270,7 +270,9 @@ fn version_column(engine: &str, definition: &str) -> Option<String> {
     .map(|column| column.trim_matches('`').to_owned())
 }
 
-fn is_real_uuid(uuid: &str) -> bool {
+/// Whether this tells a table from others: a table of an old server, or of an Ordinary database,
+/// has none, or zeros.
+pub fn is_real_uuid(uuid: &str) -> bool {
     uuid.chars().any(|c| !matches!(c, '0' | '-'))
 }
 
@@ -395,7 +397,7 @@ impl Shape {
 
 /// Splits `a, f(b, c), 'd,e'` at the commas that stand outside of brackets and quotes; up to a
 /// bracket that closes none of its own.
-fn split_expressions(text: &str) -> Vec<String> {
+pub fn split_expressions(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let (mut depth, mut quote, mut escaped) = (0_usize, None, false);
     for c in text.chars() {
