@@ -424,3 +424,77 @@ fn copies_on_two_shards_are_never_healed_and_those_of_one_are() {
     grid.sync("r");
     assert_eq!(seen(&exporter.fresh()), [15.0, 10.0, 5.0].map(Some));
 }
+
+#[test]
+fn what_both_replicas_log_of_a_merge_is_healed_once_and_each_shard_heals_its_own() {
+    let grid = Grid::shared();
+    let settings = "SETTINGS max_bytes_to_merge_at_max_space_in_pool = 1, \
+                    max_bytes_to_merge_at_min_space_in_pool = 1";
+    let path = format!("'/{}/{{shard}}/r', '{{replica}}'", grid.name());
+    grid.everywhere(&format!(
+        "CREATE TABLE DB.r (id UInt64, n UInt8) ENGINE = ReplicatedReplacingMergeTree({path}) \
+         PARTITION BY tuple() ORDER BY id {settings}"
+    ));
+    let sources = [
+        ("grid", "11", "grid"),
+        ("other", "22", "grid"),
+        ("flat", "12", "all_replicas"),
+    ];
+    let mut yaml = "clickhouse:\n".to_owned();
+    for (source, replica, cluster) in sources {
+        yaml += &grid.on(replica).server.source_with_part_log(source);
+        yaml += &format!(
+            "    cluster: {cluster}\n    part_log: {{include: ['^{}[.]'], interval: 1s, timeout: 50s}}\n",
+            grid.name()
+        );
+    }
+    // Before the first part there is no log.
+    let write = |replica: &str, n: u8, keys: u8| {
+        grid.on(replica).run(&format!(
+            "INSERT INTO DB.r SELECT number, {n} FROM numbers({keys})"
+        ));
+        grid.sync("r");
+    };
+    for replica in REPLICAS {
+        let database = grid.on(replica);
+        database.run("CREATE TABLE DB.any (id UInt8) ENGINE = MergeTree ORDER BY id");
+        database.run("INSERT INTO DB.any SELECT 1");
+    }
+    grid.wait_for_logs("any", [1; 4]);
+    let exporter = Exporter::start(&yaml);
+    exporter.good();
+    write("11", 1, 10);
+    write("12", 2, 10);
+    write("21", 1, 5);
+    write("22", 2, 5);
+    // The same block by the other replica.
+    write("12", 1, 10);
+    for database in &grid.databases {
+        let leads = format!(
+            "SELECT is_leader FROM system.replicas WHERE database = '{}' AND table = 'r'",
+            grid.name()
+        );
+        if database.run(&leads) == "1" {
+            database.run("OPTIMIZE TABLE DB.r FINAL");
+        }
+    }
+    grid.sync("r");
+    for database in &grid.databases {
+        wait_for("the merge in the log of every replica", || {
+            let merges = format!(
+                "SELECT count() FROM system.part_log WHERE toInt8(event_type) = 2 \
+                 AND database = '{}' AND table = 'r'",
+                grid.name()
+            );
+            (database.run(&merges) != "0").then_some(())
+        });
+    }
+    let page = exporter.fresh();
+    for (source, ..) in sources {
+        let seen = ["written", "deduplicated", "failed", "healed"].map(|count| {
+            let labels = [("source", source), ("table", "r")];
+            page.get(&format!("dup_table_{count}_rows_total"), &labels)
+        });
+        assert_eq!(seen, [30.0, 10.0, 0.0, 15.0].map(Some), "{source}");
+    }
+}

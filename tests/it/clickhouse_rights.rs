@@ -164,6 +164,31 @@ fn the_grants_of_the_docs_suffice_and_none_of_them_can_be_spared() {
 }
 
 #[test]
+fn part_log_tells_of_the_tables_that_the_user_is_shown_and_of_no_other() {
+    let mut own = OwnParts::start(&["clickhouse"]);
+    let database = Server::of(own.part("clickhouse")).database_named("audit");
+    create(&database);
+    database.run("CREATE TABLE DB.other (id UInt64) ENGINE = MergeTree ORDER BY id");
+    let show = "GRANT SHOW TABLES ON *.*".to_owned();
+    let docs = std::fs::read_to_string(root().join("docs/configuration.md")).expect("the docs");
+    assert!(docs.contains(&format!("{show} TO dup_exporter;")));
+    let mut grants = grants_of_the_docs();
+    for other in [None, Some(0.0)] {
+        let server = own.restrict("<readonly>2</readonly>", &section(&grants));
+        let page = Exporter::start(&format!(
+            "clickhouse:\n{}    part_log: {{include: ['^audit[.]']}}\n",
+            server.source_with_part_log("ch")
+        ))
+        .good();
+        let written = |table| page.get("dup_table_written_rows_total", &[("table", table)]);
+        assert_eq!(written("playlog"), Some(0.0));
+        assert_eq!(written("other"), other);
+        grants.push(show.clone());
+    }
+    own.restrict("", "");
+}
+
+#[test]
 fn a_log_whose_rows_are_hidden_is_no_log_and_not_one_of_nothing_written() {
     let mut own = OwnParts::start(&["clickhouse"]);
     let database = Server::of(own.part("clickhouse")).database_named("audit");

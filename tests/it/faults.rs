@@ -40,6 +40,8 @@ impl Fake {
     fn lying(lie: impl Fn(&mut TcpStream) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Fake::new(move |sql, stream| match sql {
             sql if sql.contains("dup_rows_0") => lie(stream),
+            sql if sql.contains("dup_future") => stream.write_all(&ok(FUTURE)),
+            sql if sql.contains("dup_shards") => stream.write_all(&ok(PARTS)),
             sql if sql.contains("system.settings") => stream.write_all(&ok(SETTINGS)),
             sql if sql.contains("system.columns") => stream.write_all(&ok(COLUMNS)),
             _ => stream.write_all(&ok(ABOUT)),
@@ -59,7 +61,10 @@ impl Fake {
 const SETTINGS: &str = "{\"names\":\"['final']\",\"may_write\":1}\n";
 const COLUMNS: &str =
     "{\"name\":\"id\",\"type\":\"UInt64\"}\n{\"name\":\"ts\",\"type\":\"DateTime\"}\n";
-const ABOUT: &str = "{\"engine\":\"MergeTree\",\"sorting_key\":\"id\"}\n";
+const ABOUT: &str =
+    "{\"engine\":\"MergeTree\",\"engine_full\":\"MergeTree ORDER BY id\",\"sorting_key\":\"id\"}\n";
+const PARTS: &str = "{\"dup_shards\":1,\"dup_rows\":7,\"dup_partitions\":1}\n";
+const FUTURE: &str = "{\"dup_future\":0,\"dup_ahead\":0}\n";
 const SEVEN: &str = "{\"rows_0\":7,\"keys_0\":5,\"duplicated_0\":2,\"null_0\":0,\"future\":0}\n";
 
 fn converse(mut stream: TcpStream, answer: &Answer) -> io::Result<()> {
