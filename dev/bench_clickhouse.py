@@ -24,16 +24,18 @@ OLD_WAY = "use_statistics_for_part_pruning = 0, max_threads = 2"
 NAIVE = "SELECT count() AS rows, uniqExact(device_id, event_id) AS keys, rows / keys FROM rig.{table} " \
         "WHERE inserted_at >= now() - {seconds} SETTINGS " + OLD_WAY
 HOUR = 3600
+MANY = 1_000_000
+FACTORS = {"little": 1.001, "some": 1.1, "twice": 2.0}
 
 # What is said of it, the table, its keys in the configuration, a part of the query, the naive queries, and the aims.
 CASES = [
-    ("all windows and what never heals, exact", "days", "windows: [10m, 1h]", "dup_rows_0", [HOUR],
+    ("all windows and what never heals, exact", "whole", "windows: [10m, 1h]", "dup_rows_0", [HOUR],
      (0.9, 0.8, 0.3)),
     ("the same, copies in several partitions", "spread", "windows: [10m, 1h]", "dup_rows_0", [HOUR], (None,) * 3),
-    ("the same, sample: 16", "days", "windows: [10m, 1h], sample: 16", "dup_rows_0", [HOUR], (0.3, 0.2, 0.3)),
-    ("four windows against four naive queries", "days", "windows: [10m, 20m, 30m, 1h]", "dup_rows_0",
+    ("the same, sample: 16", "whole", "windows: [10m, 1h], sample: 16", "dup_rows_0", [HOUR], (0.3, 0.2, 0.3)),
+    ("four windows against four naive queries", "whole", "windows: [10m, 20m, 30m, 1h]", "dup_rows_0",
      [600, 1200, 1800, HOUR], (0.3, None, None)),
-    ("ages over all rows, ages_sample: 64", "days", "windows: [60d], sample: 4294967296, ages: [10m, 1h, 60d], "
+    ("ages over all rows, ages_sample: 64", "whole", "windows: [60d], sample: 4294967296, ages: [10m, 1h, 60d], "
      "ages_interval: 1s, ages_sample: 64", "dup_youngest", [HOUR], (1.5, 0.2, None)),
 ]
 
@@ -42,17 +44,17 @@ class Warehouse(Rig):
     """A ClickHouse with two big tables, of which one has copies in several partitions."""
 
     wanted = ["clickhouse"]
-    table, keys = "days", ""
+    table, keys, tables = "whole", "", None  # the one that is measured, or the entries of others
 
     def fill(self):
         self.run("CREATE DATABASE rig")
-        for name, partition in (("days", "toYYYYMMDD(inserted_at)"), ("spread", "event_id % 2 = 0")):
+        for name, partition in (("whole", "tuple()"), ("spread", "event_id % 2 = 0")):
             self.run(TABLE.format(name=name, partition=partition))
-        for name in ("days", "spread"):
+        for name in ("whole", "spread"):
             for i in range(7):
                 self.insert(name, i * 4_000_000, 4_000_000, "now() - 172800 - intDiv(number, 50)")
         self.make_old()
-        for name in ("days", "spread"):
+        for name in ("whole", "spread"):
             for i in range(20):
                 self.insert(name, 100_000_000 + i // 2 * 100_000, 100_000, f"now() - {i * 150} - number % 150")
 
@@ -74,7 +76,7 @@ class Warehouse(Rig):
         house = self.parts["clickhouse"]
         return ("clickhouse:\n  - name: logs\n    url: {url}\n    user: {user}\n    password: {password}\n"
                 "    part_log: {{include: []}}\n    tables:\n".format(**house)
-                + f"      - {{database: rig, table: {self.table}, {KEYS}, interval: 1s, {self.keys}}}\n")
+                + (self.tables or f"      - {{database: rig, table: {self.table}, {KEYS}, interval: 1s, {self.keys}}}\n"))
 
     def run(self, sql):
         house = self.parts["clickhouse"]
@@ -103,6 +105,28 @@ class Warehouse(Rig):
         return medians(self.measured(mark))
 
 
+    # ---- How far a sample is off ----
+
+    def fill_samples(self):
+        """A table for each factor: a million keys, of which some lie there once more."""
+        for name, factor in FACTORS.items():
+            self.run(f"CREATE TABLE rig.{name} (k UInt64, inserted_at DateTime) ENGINE = MergeTree ORDER BY k")
+            for keys in (MANY, round(MANY * (factor - 1))):
+                self.run(f"INSERT INTO rig.{name} SELECT number, now() FROM numbers({keys})")
+
+    def sampled(self):
+        """The factors that the exporter finds in a sixteenth of the keys."""
+        self.start_exporter()
+        factor = {name: f'dup_factor{{source="logs",database="rig",table="{name}",window="1h"}} ' for name in FACTORS}
+        page = wait_for("a factor of each", lambda: self.has_all(factor.values()), 60)
+        self.stop_exporter()
+        return {name: float(page.split(start)[1].split()[0]) for name, start in factor.items()}
+
+    def has_all(self, starts):
+        page, _ = self.scrape()
+        return page if all(start in page for start in starts) else None
+
+
 def medians(rows):
     return [statistics.median(column) for column in zip(*rows)]
 
@@ -117,3 +141,10 @@ def main():
             ratios = [mine / theirs for mine, theirs in zip(house.ours(mark), naive)]
             cells = [f"{ratio:.2f}" + (f" ({aim})" if aim else "") for ratio, aim in zip(ratios, aims)]
             print(f"{words:44}" + "".join(f"{cell:>14}" for cell in cells), flush=True)
+        house.fill_samples()
+        house.tables = "".join(f"      - {{database: rig, table: {name}, key: [k], time: inserted_at, sample: 16}}\n"
+                               for name in FACTORS)
+        print("true factor, and how far off are one key in 16 and uniqCombined64, on a million keys")
+        for name, found in house.sampled().items():
+            sketch = float(house.run(f"SELECT count() / uniqCombined64(k) FROM rig.{name}"))
+            print(f"{FACTORS[name]:<8} {found - FACTORS[name]:+.5f} {sketch - FACTORS[name]:+.5f}", flush=True)
