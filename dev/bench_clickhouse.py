@@ -135,6 +135,7 @@ def main():
     print("ClickHouse: ratios to the naive query, on 30 million rows with 2 million in the window, two threads")
     print(f"{'':44}{'time':>14}{'memory':>14}{'bytes read':>14}   (aim)")
     with Warehouse() as house:
+        house.stop_exporter()  # each case has one of its own
         for words, house.table, house.keys, mark, windows, aims in CASES:
             naive = [sum(column) for column in zip(*(house.naive(seconds) for seconds in windows))]
             naive[1] /= len(windows)  # of memory, the most at once counts

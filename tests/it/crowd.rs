@@ -6,7 +6,6 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
@@ -160,17 +159,16 @@ fn members(
     classic.chain(modern).collect()
 }
 
-/// A member that reads and commits, message by message, until the value is dropped.
-struct Member {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
+/// A member that reads and commits, message by message, until the value is dropped. Its end is not
+/// waited for: after outages librdkafka may hang in closing a consumer, and the brokers end with the
+/// test.
+struct Member(Arc<AtomicBool>);
 
 impl Member {
     fn keep(consumer: BaseConsumer) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let work = move || {
+        std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
                     // One after the other, so that none overtakes a later one; in an outage it may fail.
@@ -178,17 +176,13 @@ impl Member {
                 }
                 std::thread::sleep(Duration::from_millis(200));
             }
-        };
-        Member {
-            stop,
-            thread: Some(std::thread::spawn(work)),
-        }
+        });
+        Member(stop)
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
+        self.0.store(true, Ordering::Relaxed);
     }
 }
