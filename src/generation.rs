@@ -58,22 +58,25 @@ impl Generation {
         Ok(Generation::begin(config, sources, Legacy::default()))
     }
 
+    /// What makes the sources of another configuration, which share the health of those of the same
+    /// name. It reads certificates, and so may take long.
+    pub fn heir(&self) -> impl FnOnce(&Config) -> Result<Sources, Error> + Send + 'static {
+        let known = self.view.health.sources.clone();
+        move |config| {
+            Sources::new(config, |name| {
+                let known = known.iter().find(|health| health.name == name);
+                known.cloned().unwrap_or_else(|| SourceHealth::new(name))
+            })
+        }
+    }
+
     /// Takes the place of this generation with one for another configuration.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start); this generation then goes on.
-    pub async fn replace(&mut self, config: &Config) -> Result<(), Error> {
-        let known = &self.view.health.sources;
-        let sources = Sources::new(config, |name| {
-            let known = known.iter().find(|health| health.name == name);
-            known.cloned().unwrap_or_else(|| SourceHealth::new(name))
-        })?;
+    pub async fn replace(&mut self, config: &Config, sources: Sources) {
         let legacy = Legacy {
             checks: self.halt().await,
             view: Some(self.view.clone()),
         };
         *self = Generation::begin(config, sources, legacy);
-        Ok(())
     }
 
     fn begin(config: &Config, sources: Sources, legacy: Legacy) -> Self {
@@ -104,6 +107,9 @@ impl Generation {
 
     /// Stops the checks and gives them back.
     async fn halt(&mut self) -> BTreeMap<Name, Planned> {
+        for clickhouse in &self.sources.clickhouse {
+            clickhouse.leave();
+        }
         self.ended.cancel();
         let mut checks = BTreeMap::new();
         while let Some(ended) = self.pollers.join_next().await {

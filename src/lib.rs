@@ -141,10 +141,15 @@ async fn next(
     config: &mut Arc<Config>,
     generation: &mut Generation,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let before = config.clone();
-    // A file may lie on a disk that hangs.
-    let next = spawn_blocking(move || before.load_again()).await??;
-    generation.replace(&next).await?;
+    let (before, sources) = (config.clone(), generation.heir());
+    // Files may lie on a disk that hangs.
+    let read = move || -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
+        let next = before.load_again()?;
+        let sources = sources(&next)?;
+        Ok((next, sources))
+    };
+    let (next, sources) = spawn_blocking(read).await??;
+    generation.replace(&next, sources).await;
     *config = Arc::new(next);
     Ok(())
 }

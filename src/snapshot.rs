@@ -42,6 +42,7 @@ impl Report {
     }
 }
 
+#[derive(Clone)]
 struct Item {
     read_at: Instant,
     samples: Vec<Sample>,
@@ -109,7 +110,8 @@ impl Snapshot {
 
     /// Takes over the figures of a check from the store that this one replaces.
     pub fn take_over(&self, check: usize, before: &Snapshot, check_before: usize) {
-        self.slot(check).items = std::mem::take(&mut before.slot(check_before).items);
+        // Copied, since the other one is still shown for a moment.
+        self.slot(check).items = before.slot(check_before).items.clone();
     }
 
     /// The figures that are not too old at `now`, and how many series did not fit.

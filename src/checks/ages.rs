@@ -152,19 +152,35 @@ struct Bucket {
     left: Option<u64>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Verdict {
+    /// It holds copies that a merge could remove.
+    Sick,
+    /// It holds next to none.
+    Healed,
+    /// It holds next to none, of too few keys to prove anything.
+    Unproven,
+}
+
 impl Bucket {
-    /// Whether next to no copy is left that a merge could remove; `None` when that is not known.
-    fn has_healed(&self) -> Option<bool> {
+    /// `None` when it is not known what a merge can remove.
+    fn verdict(&self) -> Option<Verdict> {
         let healable = self.rows - self.left?;
-        Some(self.keys >= MANY_KEYS && healable as f64 <= HEALED * self.keys as f64)
+        Some(match healable as f64 <= HEALED * self.keys as f64 {
+            false => Verdict::Sick,
+            true if self.keys < MANY_KEYS => Verdict::Unproven,
+            true => Verdict::Healed,
+        })
     }
 }
 
-/// The youngest age from which on every bucket has healed, unless all have or the oldest has not.
+/// The youngest age from which on every bucket has healed, where some younger one has not.
 fn healed_after(buckets: &[Bucket]) -> Option<Span> {
-    let healed: Option<Vec<bool>> = buckets.iter().map(Bucket::has_healed).collect();
-    let last_sick = healed?.iter().rposition(|healed| !healed)?;
-    buckets.get(last_sick + 1).map(|bucket| bucket.from)
+    let verdicts: Option<Vec<Verdict>> = buckets.iter().map(Bucket::verdict).collect();
+    let verdicts = verdicts?;
+    let last = verdicts.iter().rposition(|verdict| *verdict != Verdict::Healed)?;
+    let was_sick = verdicts[..=last].contains(&Verdict::Sick);
+    buckets.get(last + 1).filter(|_| was_sick).map(|bucket| bucket.from)
 }
 
 // ---- The answer ----
@@ -301,5 +317,8 @@ mod tests {
         let sick = bucket(0, 5_000, 5_000, 0);
         assert_eq!(after(&[sick, bucket(10, 999, 0, 0)]), None);
         assert_eq!(after(&[sick, bucket(10, 1_000, 1, 0)]), Some(10));
+        // Nor is it sick for that.
+        assert_eq!(after(&[bucket(0, 900, 0, 0), bucket(10, 5_000, 0, 0)]), None);
+        assert_eq!(after(&[bucket(0, 900, 1, 0), bucket(10, 5_000, 0, 0)]), Some(10));
     }
 }

@@ -514,6 +514,7 @@ impl Check for Groups {
     fn take_over(&mut self, before: Box<dyn Any>) {
         if let Ok(before) = before.downcast::<Groups>() {
             self.memory = before.memory;
+            self.reader.remember(self.memory.groups.keys().cloned().collect());
         }
     }
 }

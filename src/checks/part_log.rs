@@ -16,6 +16,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 use tokio::time::Instant;
+use tracing::warn;
 
 use self::memory::{Batch, Counts, Memory, Name};
 use self::question::{Questions, Slice};
@@ -30,6 +31,8 @@ use crate::snapshot::Report;
 use crate::sources::clickhouse::{ClickHouse, REASONS, sql};
 
 const DEFAULT_MAX_TABLES: usize = 5_000;
+/// Seconds of the log in one question; more where it has little to say, less where that is too much.
+const PIECE: i64 = 180;
 
 // ---- Configuration ----
 
@@ -128,6 +131,7 @@ struct PartLog {
     clickhouse: Arc<ClickHouse>,
     lister: Lister,
     memory: Memory,
+    piece: i64,
 }
 
 /// One check for each ClickHouse source that does not switch it off.
@@ -142,6 +146,7 @@ pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
             clickhouse,
             lister: Lister::default(),
             memory: Memory::default(),
+            piece: PIECE,
         }),
     }))
 }
@@ -174,7 +179,9 @@ impl Check for PartLog {
             clickhouse: &self.clickhouse,
             deadline,
         };
-        look.read_up_to(now, &mut self.memory).await?;
+        let read = look.read_up_to(now, self.piece, &mut self.memory).await;
+        self.judge_size(read.as_ref().err());
+        read?;
         let source = self.clickhouse.health();
         let items = self.memory.show().map(|(name, counts, heals)| {
             let item = format!("{}.{}", sql::name(&name.0), sql::name(&name.1));
@@ -197,6 +204,25 @@ impl Check for PartLog {
     }
 }
 
+impl PartLog {
+    /// Asks for less after a question that was too much, and in the end for none of the second that
+    /// is: one burst must not stop the check for good.
+    fn judge_size(&mut self, error: Option<&Error>) {
+        match error.map(Error::reason) {
+            None => self.piece = PIECE,
+            Some(Reason::Timeout | Reason::Limit | Reason::Protocol) if self.piece > 1 => {
+                self.piece /= 2;
+            }
+            Some(Reason::Timeout | Reason::Limit | Reason::Protocol) => {
+                let source = &self.clickhouse.health().name;
+                warn!(source, "a second of system.part_log is too much to read, and is left out");
+                self.memory.skip();
+            }
+            Some(_) => {}
+        }
+    }
+}
+
 async fn now(clickhouse: &Arc<ClickHouse>, deadline: Instant) -> Result<i64, Error> {
     let clock = clickhouse.row("SELECT toUnixTimestamp(now()) AS now", deadline).await?;
     Ok(i64::try_from(clock.count("now")?).unwrap_or(i64::MAX))
@@ -212,12 +238,10 @@ struct Look<'a> {
 impl Look<'_> {
     /// Counts what is new. After a long silence that is read piece by piece, and none of it again
     /// should the time not suffice.
-    async fn read_up_to(&self, now: i64, memory: &mut Memory) -> Result<(), Error> {
-        /// Seconds: no piece is longer but where the log has little to say.
-        const PIECE: i64 = 180;
+    async fn read_up_to(&self, now: i64, piece: i64, memory: &mut Memory) -> Result<(), Error> {
         const LITTLE: usize = 10_000;
         let mut from = memory.from(now);
-        let mut length = PIECE;
+        let mut length = piece;
         let mut is_empty = true;
         loop {
             let to = Some(from + length).filter(|to| *to < now);
@@ -226,7 +250,7 @@ impl Look<'_> {
             is_empty &= batches.are_none;
             let Some(to) = to else { break };
             let entries: usize = batches.known.iter().map(|batch| batch.entries.len()).sum();
-            length = if entries < LITTLE { length * 2 } else { PIECE };
+            length = if entries < LITTLE { length * 2 } else { length.min(PIECE) };
             from = to;
         }
         if is_empty && self.is_log_empty().await? {
@@ -244,7 +268,12 @@ impl Look<'_> {
         let known = question::batches(&rows, memory, questions.tells_rows_read())?;
         if questions.tells_rows_read() {
             let shrunk = memory.shrunk(&known);
-            memory.note_deletes(self.tables_with_deletes(&shrunk).await?);
+            let deletes = self.tables_with_deletes(&shrunk).await;
+            memory.note_deletes(match deletes {
+                // Who may not know whether rows were deleted can't tell copies from them.
+                Err(error) if is_hidden(error.reason()) => shrunk.into_iter().collect(),
+                deletes => deletes?,
+            });
         } else {
             for entry in known.iter().flat_map(|batch| &batch.entries) {
                 memory.learn_parts([(entry.part, entry.rows)], entry.at);
@@ -287,6 +316,10 @@ impl Look<'_> {
         let rows = self.clickhouse.rows(&question, self.deadline).await?;
         rows.iter().map(|row| Ok((row.count("part")?, row.count("rows")?))).collect()
     }
+}
+
+fn is_hidden(reason: Reason) -> bool {
+    matches!(reason, Reason::Authorization | Reason::UnknownTable | Reason::UnknownColumn)
 }
 
 /// What a stretch of the log holds.

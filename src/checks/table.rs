@@ -228,22 +228,28 @@ impl Table {
         let mut tables: Vec<_> = found.tables.into_iter().collect();
         tables.sort_by_key(|table| self.memory.get(table).and_then(|memory| memory.asked));
         let mut report = Report { skipped: found.skipped, ..Report::default() };
+        // What was read is to be reported before the poller gives up.
+        let deadline = Instant::now() + deadline.saturating_duration_since(Instant::now()) * 19 / 20;
         for table in tables {
-            let until = deadline.min(Instant::now() + self.config.timing.timeout.0);
-            let looked = timeout_at(until, self.look(&table, until)).await;
-            let looked = looked.unwrap_or_else(|_| {
-                let words = "no answer in the time that a poll has for all of them";
-                Err(Error::new(Reason::Timeout, words))
-            });
-            if let Err(error) = &looked
-                && is_of_the_source(error.reason())
-            {
-                return Err(error.clone());
-            }
+            let now = Instant::now();
+            let until = deadline.min(now + self.config.timing.timeout.0);
+            let looked = match &report.failure {
+                Some(error) => Err(error.clone()),
+                None if now >= deadline => Err(out_of_time()),
+                None => timeout_at(until, self.look(&table, until))
+                    .await
+                    .unwrap_or_else(|_| Err(out_of_time())),
+            };
+            let failure = looked.as_ref().err().filter(|e| is_of_the_source(e.reason()));
+            report.failure = failure.cloned().or(report.failure);
             report.items.insert(table, looked);
         }
         Ok(report)
     }
+}
+
+fn out_of_time() -> Error {
+    Error::new(Reason::Timeout, "no answer in the time that a poll has for all of them")
 }
 
 /// Whether a failure is the whole source's, so that no other table need be tried.

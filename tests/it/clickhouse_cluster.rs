@@ -448,6 +448,11 @@ fn what_both_replicas_log_of_a_merge_is_healed_once_and_each_shard_heals_its_own
             grid.name()
         );
     }
+    yaml += &grid.on("11").server.source_with_part_log("alone");
+    yaml += &format!(
+        "    part_log: {{include: ['^{}[.]'], interval: 1s, timeout: 50s}}\n",
+        grid.name()
+    );
     // Before the first part there is no log.
     let write = |replica: &str, n: u8, keys: u8| {
         grid.on(replica).run(&format!(
@@ -497,4 +502,10 @@ fn what_both_replicas_log_of_a_merge_is_healed_once_and_each_shard_heals_its_own
         });
         assert_eq!(seen, [30.0, 10.0, 0.0, 15.0].map(Some), "{source}");
     }
+    // One replica merges what was inserted through both, but logs its own inserts alone.
+    let alone = |count| {
+        let labels = [("source", "alone"), ("table", "r")];
+        page.get(&format!("dup_table_{count}_rows_total"), &labels)
+    };
+    assert_eq!((alone("written"), alone("healed")), (Some(10.0), None));
 }

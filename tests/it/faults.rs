@@ -308,6 +308,41 @@ fn a_server_that_never_answers_delays_nobody() {
     assert!(took < Duration::from_secs(1), "the end took {took:?}");
 }
 
+/// The tables that a match finds in the server of the test below.
+fn six_tables() -> String {
+    let row = |i| format!("{{\"name\":\"t{i}\",\"engine\":\"MergeTree\"}}\n");
+    (0..6).map(row).collect()
+}
+
+#[test]
+fn of_many_slow_tables_each_has_its_turn_and_none_takes_the_source_down() {
+    let slow = Fake::new(|sql, stream| match sql {
+        sql if sql.contains("dup_rows_0") => {
+            std::thread::sleep(Duration::from_millis(700));
+            stream.write_all(&ok(SEVEN))
+        }
+        sql if sql.contains("SELECT name, engine FROM") => stream.write_all(&ok(&six_tables())),
+        sql if sql.contains("dup_future") => stream.write_all(&ok(FUTURE)),
+        sql if sql.contains("dup_shards") => stream.write_all(&ok(PARTS)),
+        sql if sql.contains("system.settings") => stream.write_all(&ok(SETTINGS)),
+        sql if sql.contains("system.columns") => stream.write_all(&ok(COLUMNS)),
+        _ => stream.write_all(&ok(ABOUT)),
+    });
+    // A poll has two seconds for all of them, which two tables fill.
+    let exporter = Exporter::start(&format!(
+        "clickhouse:\n  - name: ch\n    url: http://{}\n    part_log: {{include: []}}\n    tables:\n      \
+         - {{database: d, match: t, engines: [MergeTree], key: [id], time: ts, windows: [10m], \
+         interval: 4s, timeout: 2s, stale_after: 2m}}\n",
+        slow.address
+    ));
+    wait_for("figures of all six", || {
+        let page = exporter.scrape();
+        let up = page.get("dup_source_up", &[]);
+        assert_ne!(up, Some(0.0), "nothing is wrong with the source");
+        (page.all("dup_factor").len() == 6).then_some(())
+    });
+}
+
 // ---- Too long a query ----
 
 /// A table that is read for ever, without work for anybody: a wait stands before each block.

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// The log is flushed late: so many seconds before the end of the last poll are read again.
 pub const AGAIN: i64 = 120;
 /// Replicas of one shard merge the same parts, some of them later than others.
-const SHARED_MERGES_FOR: i64 = 3_600;
+const SHARED_MERGES_FOR: i64 = 86_400;
+/// How much of a log that was not there is news when it comes: it may have been hidden from us.
+const HIDDEN_FOR: i64 = 3_600;
 /// How long the rows of a part are remembered, for a merge whose entry names its sources alone.
 const PARTS_FOR: i64 = 3_600;
 const MAX_PARTS: usize = 200_000;
@@ -178,7 +180,15 @@ impl Memory {
 
     /// There is no log yet, so what will be in it is news.
     pub fn wait_for_log(&mut self, now: i64) {
-        self.told_from = self.told_from.min(now - AGAIN);
+        self.told_from = match self.told_from {
+            i64::MAX => now - AGAIN,
+            before => before.max(now - HIDDEN_FOR),
+        };
+    }
+
+    /// Gives up the next second of the log, which can't be read.
+    pub fn skip(&mut self) {
+        self.told_from = self.told_from.saturating_add(1);
     }
 
     /// Remembers how many rows parts have.
@@ -251,7 +261,13 @@ impl Memory {
                 }
             }
         }
-        self.told_from = to - AGAIN;
+        let next = to - AGAIN;
+        self.told_from = match to < self.told_from {
+            // The clock has stepped back behind all that is remembered.
+            true => next,
+            // A small step: what was forgotten must not be read again.
+            false => self.told_from.max(next),
+        };
         self.seen.retain(|_, until| *until >= self.told_from);
         self.parts.retain(|_, (_, at)| *at >= to - PARTS_FOR);
     }

@@ -67,7 +67,13 @@ impl Lister {
         let skipped = found.len().saturating_sub(config.max_tables);
         let found: BTreeMap<_, _> = found.into_iter().take(config.max_tables).collect();
         self.judge(clickhouse, &from, &found, deadline).await?;
-        let replaces = |name| self.verdicts.get(name).is_some_and(|(_, replaces)| *replaces);
+        // One replica logs its own inserts, but merges what was inserted through any of them.
+        let sees_all = clickhouse.cluster().is_some();
+        let replaces = |name, table: &Found| {
+            let is_alone = table.engines.iter().all(|engine| plain_engine(engine) == engine);
+            let verdict = self.verdicts.get(name).is_some_and(|(_, replaces)| *replaces);
+            verdict && (sees_all || is_alone)
+        };
         let mut engines = found.values().flat_map(|table| &table.engines);
         Ok(Tables {
             are_replicated: engines.any(|engine| engine.starts_with("Replicated")),
@@ -75,7 +81,7 @@ impl Lister {
                 .map(|(name, table)| Listed {
                     name: name.clone(),
                     ids: table.ids.clone(),
-                    replaces: replaces(name),
+                    replaces: replaces(name, table),
                 })
                 .collect(),
             skipped,

@@ -88,7 +88,18 @@ impl RawConfig {
                 several.must_be_absent()?;
                 one_table(&self.database.value.0, table, seen)?
             }
-            None => Tables::Matching(several.validate(&self.database)?),
+            None => {
+                let matching = several.validate(&self.database)?;
+                let name = format!("{}/{}", self.database.value.0, matching.pattern.0);
+                if !seen.insert(name) {
+                    let message = format!(
+                        "match {} of database {} stands here twice: keep one, with the engines of both",
+                        matching.pattern.0, self.database.value.0
+                    );
+                    return Err(Invalid::new(&self.database, message));
+                }
+                Tables::Matching(matching)
+            }
         };
         let ages = ages::RawConfig {
             ages: self.ages,

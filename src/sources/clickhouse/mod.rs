@@ -9,7 +9,7 @@ mod rows;
 mod shape;
 pub mod sql;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -128,6 +128,8 @@ pub struct ClickHouse {
     terms: Mutex<Option<Arc<Terms>>>,
     /// Kills under way, so that a shutdown can wait for them.
     kills: TaskTracker,
+    /// Queries are dropped because we want it so.
+    leaving: AtomicBool,
 }
 
 impl ClickHouse {
@@ -154,6 +156,7 @@ impl ClickHouse {
             health,
             terms: Mutex::default(),
             kills: TaskTracker::new(),
+            leaving: AtomicBool::new(false),
         }))
     }
 
@@ -165,6 +168,11 @@ impl ClickHouse {
     /// The cluster whose replicas are all to be asked.
     pub fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
+    }
+
+    /// From now on queries may be dropped without the server being at fault.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
     }
 
     /// Waits until the kills under way have ended.
@@ -372,7 +380,9 @@ impl Drop for InFlight {
         if self.answered {
             return;
         }
-        self.source.lost();
+        if !self.source.leaving.load(Ordering::Relaxed) {
+            self.source.lost();
+        }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };

@@ -127,4 +127,8 @@ pub trait GroupReader: Send {
     /// (the listing itself was refused), or `worker`. What concerns one group or one broker is
     /// told inside the [`Snapshot`].
     async fn look(&mut self, filter: &Filter, limit: Duration) -> Result<Snapshot, Error>;
+
+    /// Names the groups of a look that another reader took: those that no broker lists for a while
+    /// are asked for by name.
+    fn remember(&mut self, _groups: Vec<String>) {}
 }

@@ -191,6 +191,10 @@ impl WorkerClient {
 
 #[async_trait::async_trait]
 impl GroupReader for WorkerClient {
+    fn remember(&mut self, groups: Vec<String>) {
+        self.known = groups;
+    }
+
     async fn look(&mut self, filter: &Filter, limit: Duration) -> Result<Snapshot, Error> {
         let deadline = Instant::now() + limit;
         let mut worker = self.ready(deadline).await?;

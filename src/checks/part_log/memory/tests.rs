@@ -94,6 +94,42 @@ fn a_small_step_back_of_the_clock_loses_nothing_and_counts_nothing_twice() {
     let seen = [written(1, 1000, 5), written(2, 1055, 5), written(3, 990, 70)];
     memory.take_in(&batch(seen.into()), 1000);
     assert_eq!(counts(&mut memory).written, 80);
+    // The clock goes on: what was forgotten before the step is not read again.
+    memory.take_in(&[], 1001);
+    let from = memory.from(1060);
+    let seen = [written(0, 930, 5), written(1, 1000, 5), written(2, 1055, 5), written(3, 990, 70)];
+    let seen = seen.into_iter().filter(|entry| entry.at >= from);
+    memory.take_in(&batch(seen.collect()), 1060);
+    assert_eq!(counts(&mut memory).written, 80);
+}
+
+#[test]
+fn a_step_back_of_the_clock_opens_nothing_that_was_forgotten() {
+    let mut memory = memory();
+    memory.take_in(&batch(vec![written(1, 900, 5)]), 1060);
+    assert_eq!(memory.from(1000), 940);
+    memory.take_in(&[], 1000);
+    assert_eq!(memory.from(1060), 940, "and not 880");
+    memory.take_in(&[], 1060);
+    assert_eq!(counts(&mut memory).written, 5);
+}
+
+#[test]
+fn a_log_that_was_hidden_for_long_is_news_for_its_last_hour() {
+    let mut memory = Memory::default();
+    memory.look_at(vec![listed("t", &["u"])]);
+    memory.wait_for_log(1_000);
+    memory.wait_for_log(1_060);
+    assert_eq!(memory.from(1_120), 880);
+    memory.wait_for_log(100_000);
+    assert_eq!(memory.from(100_060), 96_400);
+}
+
+#[test]
+fn a_second_that_can_not_be_read_is_left_out() {
+    let mut memory = memory();
+    memory.skip();
+    assert_eq!(memory.from(1060), 881);
 }
 
 #[test]
