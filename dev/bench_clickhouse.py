@@ -7,9 +7,7 @@ exporter's own, run by the exporter and measured by the server's query_log. Rati
 
 import os
 import statistics
-import subprocess
 import time
-import urllib.request
 from pathlib import Path
 
 from rig import Rig, wait_for
@@ -77,12 +75,6 @@ class Warehouse(Rig):
         return ("clickhouse:\n  - name: logs\n    url: {url}\n    user: {user}\n    password: {password}\n"
                 "    part_log: {{include: []}}\n    tables:\n".format(**house)
                 + (self.tables or f"      - {{database: rig, table: {self.table}, {KEYS}, interval: 1s, {self.keys}}}\n"))
-
-    def run(self, sql):
-        house = self.parts["clickhouse"]
-        headers = {"X-ClickHouse-User": house["user"], "X-ClickHouse-Key": house["password"]}
-        with urllib.request.urlopen(urllib.request.Request(house["url"], sql.encode(), headers)) as answer:
-            return answer.read().decode()
 
     def measured(self, mark):
         """(ms, bytes of memory, bytes read) of the last queries that hold the mark, the newest first."""

@@ -2,18 +2,12 @@
 """What a poll of the check `part_log` costs on a busy server: 1,000 tables, and a log of a million entries, of which those
 of the last minute are new. Prints figures; none of them passes or fails."""
 
-import json
-import subprocess
 import sys
-import tempfile
 import threading
-import time
-import urllib.request
-from pathlib import Path
 
 sys.dont_write_bytecode = True
 
-from rig import ROOT, address, resident, wait_for
+from rig import Rig, resident, wait_for
 
 TABLES = 1_000
 ENTRIES = 1_000_000  # of one day
@@ -36,38 +30,23 @@ FROM (SELECT number, now() - toIntervalSecond({seconds} - intDiv(number * {secon
 INNER JOIN (SELECT name, uuid, toUInt64(substring(name, 2)) AS i FROM system.tables WHERE database = 'rig') AS known USING (i)"""
 
 
-class Bench:
-    """Use it in a `with`: at its end, all that it started is ended."""
+class Bench(Rig):
+    """A ClickHouse that goes on logging, and an exporter that reads its log."""
+
+    wanted = ["clickhouse"]
 
     def __enter__(self):
-        subprocess.run(["cargo", "build", "--release", "--locked"], cwd=ROOT, check=True)
-        self.folder = tempfile.TemporaryDirectory()
-        self.exporter = None
         self.ended = threading.Event()
-        try:
-            self.house = json.loads(self.dev("up", "clickhouse"))["clickhouse"]
-            self.fill()
-            self.start_exporter()
-        except BaseException:
-            self.__exit__()
-            raise
+        super().__enter__()
+        threading.Thread(target=self.go_on_logging, daemon=True).start()
         return self
 
     def __exit__(self, *_):
         self.ended.set()
-        if self.exporter:
-            self.exporter.terminate()
-            self.exporter.wait(timeout=10)
-        self.dev("down")
-        self.folder.cleanup()
+        super().__exit__()
 
-    def dev(self, script, *arguments):
-        command = [ROOT / "dev" / script, "--data", self.folder.name, *arguments]
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-
-    def run(self, sql):
-        headers = {"X-ClickHouse-User": self.house["user"], "X-ClickHouse-Key": self.house["password"]}
-        urllib.request.urlopen(urllib.request.Request(self.house["url"], sql.encode(), headers)).close()
+    def config(self):
+        return CONFIG.format(**self.parts["clickhouse"])
 
     def fill(self):
         self.run("CREATE DATABASE rig")
@@ -75,39 +54,27 @@ class Bench:
             self.run(f"CREATE TABLE rig.t{number} (id UInt64) ENGINE = ReplacingMergeTree ORDER BY id")
         self.run("INSERT INTO rig.t0 SELECT 1")
         self.run("SYSTEM FLUSH LOGS")  # makes the log
-        self.log(0, 24 * 3600, ENTRIES)
+        self.log_entries(0, 24 * 3600, ENTRIES)
 
-    def log(self, first, seconds, count):
+    def log_entries(self, first, seconds, count):
         """Entries of the last so many seconds."""
         self.run(ENTRY.format(first=first, seconds=seconds, count=count, tables=TABLES))
 
     def go_on_logging(self):
         first = ENTRIES
         while not self.ended.wait(5):
-            self.log(first, 5, PER_MINUTE // 12)
+            self.log_entries(first, 5, PER_MINUTE // 12)
             first += PER_MINUTE
-
-    def start_exporter(self):
-        config, log = Path(self.folder.name) / "dup_exporter.yml", Path(self.folder.name) / "exporter.log"
-        config.write_text(CONFIG.format(**self.house))
-        command = [ROOT / "target/release/dup_exporter", "--config.file", config, "--web.listen-address", "127.0.0.1:0"]
-        self.exporter = subprocess.Popen(command, stderr=log.open("w"))
-        self.url = wait_for("the exporter listens", lambda: address(log.read_text()), 30)
-        threading.Thread(target=self.go_on_logging, daemon=True).start()
-
-    def scrape(self):
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
-            return answer.read().decode()
 
     def poll(self, number):
         """How many seconds that poll took."""
         def polled():
-            page = self.scrape()
+            page, _ = self.scrape()
             return page if value(page, "dup_check_polls_total") >= number else None
 
         page = wait_for(f"poll {number}", polled, LIMIT)
         if value(page, "dup_check_up") != 1:
-            raise SystemExit("the poll failed:\n" + (Path(self.folder.name) / "exporter.log").read_text())
+            raise SystemExit("the poll failed:\n" + self.log.read_text())
         return value(page, "dup_check_duration_seconds")
 
 
@@ -121,7 +88,7 @@ def main():
         print(f"part_log: {TABLES} tables, {ENTRIES} entries, {PER_MINUTE} of them new in each minute; {POLLS} polls …", flush=True)
         took = [bench.poll(number) * 1000 for number in range(1, POLLS + 1)]
         first, *others = took
-        rows = sum(float(line.split()[-1]) for line in bench.scrape().splitlines() if line.startswith("dup_table_written_rows_total{"))
+        rows = sum(float(line.split()[-1]) for line in bench.scrape()[0].splitlines() if line.startswith("dup_table_written_rows_total{"))
         print(f"part_log first poll {first:.0f} ms, then median {sorted(others)[len(others) // 2]:.0f} ms, "
               f"slowest {max(others):.0f} ms (aim: under 50); {rows:.0f} rows counted; "
               f"exporter {resident(bench.exporter.pid):.1f} MB")

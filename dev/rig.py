@@ -87,11 +87,16 @@ class Rig:
 
     def fill(self):
         """Makes what is watched."""
+        for statement in TABLES:
+            self.run(statement)
+        self.make_groups("rig", range(GROUPS))
+
+    def run(self, sql):
+        """What ClickHouse answers."""
         house = self.parts["clickhouse"]
         headers = {"X-ClickHouse-User": house["user"], "X-ClickHouse-Key": house["password"]}
-        for statement in TABLES:
-            urllib.request.urlopen(urllib.request.Request(house["url"], statement.encode(), headers)).close()
-        self.make_groups("rig", range(GROUPS))
+        with urllib.request.urlopen(urllib.request.Request(house["url"], sql.encode(), headers)) as answer:
+            return answer.read().decode()
 
     def make_groups(self, topic, numbers):
         """Groups TOPIC-NUMBER, each with offset 1 committed in the six partitions of the topic."""
