@@ -171,7 +171,7 @@ pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
             Tables::One(table) => (format!("table:{}.{table}", config.database), config.timing),
             Tables::Matching(matching) => (
                 format!("tables:{}/{}", config.database, matching.pattern.0),
-                matching.timing(config.timing),
+                matching::timing_of_all(config.timing),
             ),
         };
         let memory = BTreeMap::new();
@@ -228,14 +228,14 @@ impl Table {
         let mut tables: Vec<_> = found.tables.into_iter().collect();
         tables.sort_by_key(|table| self.memory.get(table).and_then(|memory| memory.asked));
         let mut report = Report { skipped: found.skipped, ..Report::default() };
-        // What was read is to be reported before the poller gives up.
-        let deadline = Instant::now() + deadline.saturating_duration_since(Instant::now()) * 19 / 20;
+        let last_start = Instant::now() + matching::starts_within(self.config.timing);
         for table in tables {
             let now = Instant::now();
-            let until = deadline.min(now + self.config.timing.timeout.0);
+            let until = now + self.config.timing.timeout.0;
+            let has_its_turn = report.items.is_empty() || now <= last_start;
             let looked = match &report.failure {
                 Some(error) => Err(error.clone()),
-                None if now >= deadline => Err(out_of_time()),
+                None if !has_its_turn => Err(out_of_time()),
                 None => timeout_at(until, self.look(&table, until))
                     .await
                     .unwrap_or_else(|_| Err(out_of_time())),
@@ -249,7 +249,7 @@ impl Table {
 }
 
 fn out_of_time() -> Error {
-    Error::new(Reason::Timeout, "no answer in the time that a poll has for all of them")
+    Error::new(Reason::Timeout, "no answer in time, or no time left for it in this poll")
 }
 
 /// Whether a failure is the whole source's, so that no other table need be tried.

@@ -328,11 +328,11 @@ fn of_many_slow_tables_each_has_its_turn_and_none_takes_the_source_down() {
         sql if sql.contains("system.columns") => stream.write_all(&ok(COLUMNS)),
         _ => stream.write_all(&ok(ABOUT)),
     });
-    // A poll has two seconds for all of them, which two tables fill.
+    // A poll begins with tables for one second, which is time enough for two.
     let exporter = Exporter::start(&format!(
         "clickhouse:\n  - name: ch\n    url: http://{}\n    part_log: {{include: []}}\n    tables:\n      \
          - {{database: d, match: t, engines: [MergeTree], key: [id], time: ts, windows: [10m], \
-         interval: 4s, timeout: 2s, stale_after: 2m}}\n",
+         interval: 2s, timeout: 2s, stale_after: 2m}}\n",
         slow.address
     ));
     wait_for("figures of all six", || {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_saphyr::Spanned;
 use tokio::time::Instant;
@@ -104,15 +105,21 @@ pub struct Found {
     pub skipped: usize,
 }
 
+/// Tables are begun in the first half of the interval, so that other checks have their turn, too.
+pub fn starts_within(timing: Timing) -> Duration {
+    timing.interval.0 / 2
+}
+
+/// How long a poll of all may take: the last one that is begun has its own time, and there is a
+/// little for the list of them.
+pub fn timing_of_all(of_one: Timing) -> Timing {
+    let timeout = starts_within(of_one) + of_one.timeout.0 * 2;
+    Timing { timeout: Span(timeout), ..of_one }
+}
+
 impl Matching {
     fn has(&self, table: &str, engine: &str) -> bool {
         self.pattern.is_match(table) && self.engines.iter().any(|known| known == engine)
-    }
-
-    /// A poll has half the interval for all tables, so that other checks have their turn, too.
-    pub fn timing(&self, of_one: Timing) -> Timing {
-        let timeout = of_one.timeout.max(Span(of_one.interval.0 / 2));
-        Timing { timeout, ..of_one }
     }
 
     /// The tables that there are now.
