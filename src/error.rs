@@ -29,6 +29,8 @@ pub enum Reason {
     Coordinator,
     /// What was asked can't be judged, and no retry will help.
     Unsupported,
+    /// The consumer group of a pipeline does not exist, or has no commits that we may see.
+    GroupNotFound,
     /// The BullMQ queue does not exist.
     QueueNotFound,
     /// The answer was cut, or made no sense.
@@ -41,7 +43,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the documentation.
-    pub const ALL: [Reason; 15] = [
+    pub const ALL: [Reason; 16] = [
         Reason::Timeout,
         Reason::Connection,
         Reason::Tls,
@@ -53,6 +55,7 @@ impl Reason {
         Reason::NoPartLog,
         Reason::Coordinator,
         Reason::Unsupported,
+        Reason::GroupNotFound,
         Reason::QueueNotFound,
         Reason::Protocol,
         Reason::Server,
@@ -73,6 +76,7 @@ impl Reason {
             Reason::NoPartLog => "no_part_log",
             Reason::Coordinator => "coordinator",
             Reason::Unsupported => "unsupported",
+            Reason::GroupNotFound => "group_not_found",
             Reason::QueueNotFound => "queue_not_found",
             Reason::Protocol => "protocol",
             Reason::Server => "server",

@@ -15,16 +15,20 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{error, warn};
 
-use crate::checks::{self, Sources};
+use crate::checks::{self, Sources, pipelines};
 use crate::config::Config;
 use crate::error::Error;
+use crate::history::History;
 use crate::poll::{POLLS_PER_SOURCE, Planned, Poller};
-use crate::self_metrics::{CheckHealth, Health, SourceHealth};
+use crate::sample::Sample;
+use crate::self_metrics::{self, CheckHealth, Health, SourceHealth};
 use crate::snapshot::Snapshot;
 
 /// What the pages show of a generation.
 pub struct View {
     pub health: Health,
+    /// What the configuration itself tells.
+    pub facts: Vec<Sample>,
     pub snapshot: Snapshot,
 }
 
@@ -54,19 +58,21 @@ impl Generation {
     /// # Errors
     /// When a certificate can't be read or used.
     pub fn start(config: &Config) -> Result<Self, Error> {
-        let sources = Sources::new(config, SourceHealth::new)?;
+        let sources = Sources::new(config, SourceHealth::new, &History::default())?;
         Ok(Generation::begin(config, sources, Legacy::default()))
     }
 
-    /// What makes the sources of another configuration, which share the health of those of the same
-    /// name. It reads certificates, and so may take long.
+    /// What makes the sources of another configuration, which share the health and the history of
+    /// those of the same name. It reads certificates, and so may take long.
     pub fn heir(&self) -> impl FnOnce(&Config) -> Result<Sources, Error> + Send + 'static {
         let known = self.view.health.sources.clone();
+        let history = self.sources.history.clone();
         move |config| {
-            Sources::new(config, |name| {
+            let health = |name: &str| {
                 let known = known.iter().find(|health| health.name == name);
                 known.cloned().unwrap_or_else(|| SourceHealth::new(name))
-            })
+            };
+            Sources::new(config, health, &history)
         }
     }
 
@@ -87,6 +93,7 @@ impl Generation {
         let stale_after = planned.iter().map(|check| check.timing.stale_after.0);
         let view = View {
             snapshot: Snapshot::new(stale_after, config.max_series),
+            facts: facts(config, &planned),
             health: Health {
                 checks: planned.iter().map(Planned::health).collect(),
                 sources: sources.health(),
@@ -147,6 +154,13 @@ impl Generation {
     }
 }
 
+fn facts(config: &Config, planned: &[Planned]) -> Vec<Sample> {
+    let stale_after = planned.iter().map(|check| {
+        self_metrics::stale_after(&check.source, &check.name, check.timing.stale_after.0)
+    });
+    stale_after.chain(pipelines::facts(config)).collect()
+}
+
 impl Legacy {
     /// Leaves what there is to the checks of the same names.
     fn into_heirs(mut self, planned: &mut [Planned], mut view: View) -> View {
@@ -167,7 +181,7 @@ impl Legacy {
     }
 }
 
-/// One task per check; the checks of one source share its gate.
+/// One task per check; those that ask one source share its gate.
 fn start_pollers(
     planned: Vec<Planned>,
     view: &Arc<View>,
@@ -177,7 +191,7 @@ fn start_pollers(
     let mut gates: BTreeMap<String, Arc<Semaphore>> = BTreeMap::new();
     for (slot, planned) in planned.into_iter().enumerate() {
         let gate = gates
-            .entry(planned.source.clone())
+            .entry(planned.asks.clone())
             .or_insert_with(|| Arc::new(Semaphore::new(POLLS_PER_SOURCE)));
         let poller = Poller {
             slot,

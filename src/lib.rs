@@ -5,6 +5,7 @@
 //! - [`config`]: YAML becomes a [`Config`] that can't be invalid.
 //! - `checks`: one file each. A check asks a source, judges by pure maths, and says samples.
 //! - `sources`: clients that answer typed questions; Kafka's lives in a process of its own.
+//! - `history`: looks at the groups of pipelines, from the check that takes them to those that use them.
 //! - `poll`: one task per check, with interval, time limit and outcome.
 //! - `snapshot`: the last good samples of every item, until they are too old.
 //! - `self_metrics`: how checks and sources fare.
@@ -17,6 +18,7 @@ mod checks;
 pub mod config;
 pub mod error;
 mod generation;
+mod history;
 mod poll;
 mod sample;
 mod self_metrics;

@@ -36,6 +36,8 @@ pub trait Check: Any + Send {
 pub struct Planned {
     /// The `source` label.
     pub source: String,
+    /// The source that is asked.
+    pub asks: String,
     /// The `check` label, such as `table:audit.playlog`.
     pub name: String,
     pub timing: Timing,

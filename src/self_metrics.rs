@@ -30,6 +30,11 @@ static CHECK_LAST_SUCCESS: Family = Family::gauge(
     CHECK,
     "Unix time of the end of the check's last successful poll.",
 );
+static CHECK_STALE_AFTER: Family = Family::gauge(
+    "dup_check_stale_after_seconds",
+    CHECK,
+    "How long the figures of a successful poll are shown; then they vanish.",
+);
 static CHECK_POLLS: Family = Family::counter(
     "dup_check_polls_total",
     CHECK,
@@ -81,6 +86,7 @@ pub static FAMILIES: &[&Family] = &[
     &CHECK_UP,
     &CHECK_DURATION,
     &CHECK_LAST_SUCCESS,
+    &CHECK_STALE_AFTER,
     &CHECK_POLLS,
     &CHECK_UNREADABLE,
     &CHECK_FAILURES,
@@ -114,7 +120,7 @@ impl Health {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The self metrics, but for [`series_dropped`].
+    /// The self metrics, but for [`series_dropped`] and [`stale_after`].
     pub fn samples(&self) -> Vec<Sample> {
         let mut samples = vec![
             BUILD_INFO.sample(&[env!("CARGO_PKG_VERSION")], 1.0),
@@ -130,6 +136,11 @@ impl Health {
 /// How many series of the checks did not fit on the page.
 pub fn series_dropped(dropped: usize) -> Sample {
     SERIES_DROPPED.sample(&[], dropped as f64)
+}
+
+/// How long the figures of a check are shown.
+pub fn stale_after(source: &str, check: &str, span: Duration) -> Sample {
+    CHECK_STALE_AFTER.sample(&[source, check], span.as_secs_f64())
 }
 
 /// How one source fares. Unknown until it was first asked.

@@ -230,6 +230,7 @@ pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
         };
         Some(Planned {
             source: clickhouse.health().name.clone(),
+            asks: clickhouse.health().name.clone(),
             name: format!("ages:{}.{name}", table.database),
             timing: config.timing,
             reasons: REASONS,

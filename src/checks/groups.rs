@@ -17,6 +17,7 @@ use super::Sources;
 use crate::config::values::{Names, Pattern, Span};
 use crate::config::{Invalid, Timing};
 use crate::error::{Error, Reason};
+use crate::history::{Offsets, Ring};
 use crate::poll::{Check, Planned};
 use crate::sample::{Family, Sample};
 use crate::self_metrics::SourceHealth;
@@ -163,8 +164,6 @@ pub const FAMILIES: &[&Family] = &[
 ];
 
 // ---- The maths ----
-
-type Offsets = BTreeMap<String, BTreeMap<i32, i64>>;
 
 /// What earlier looks at a cluster left behind.
 #[derive(Default)]
@@ -425,6 +424,8 @@ struct Groups {
     filter: Filter,
     reader: Box<dyn GroupReader>,
     memory: Memory,
+    /// Of the pipelines that read from this cluster.
+    rings: Vec<Arc<Ring>>,
 }
 
 /// One check for each Kafka source.
@@ -434,10 +435,14 @@ pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
         let reader = WorkerClient::new(&source.name, program, source.properties.clone());
         Planned {
             source: source.name.clone(),
+            asks: source.name.clone(),
             name: "groups".into(),
             timing: source.timing,
             reasons: REASONS,
-            check: Box::new(Groups::new(&source.groups, health.clone(), Box::new(reader))),
+            check: Box::new(Groups {
+                rings: sources.history.of_source(&source.name),
+                ..Groups::new(&source.groups, health.clone(), Box::new(reader))
+            }),
         }
     };
     config.kafka.iter().zip(&sources.kafka).map(plan).collect()
@@ -459,6 +464,7 @@ impl Groups {
             filter,
             reader,
             memory: Memory::default(),
+            rings: Vec::new(),
         }
     }
 
@@ -479,6 +485,14 @@ impl Groups {
         };
         // What is not in the snapshot is known to be gone; what could not be asked is an error in it.
         memory.groups.retain(|name, _| groups.contains_key(name));
+        for ring in &self.rings {
+            match groups.get(&ring.layer.group) {
+                Some(Ok(group)) => ring.add(Some(&group.committed), &log_ends, now),
+                Some(Err(_)) => {}
+                None if report.failure.is_none() && groups_cut == 0 => ring.add(None, &log_ends, now),
+                None => {}
+            }
+        }
         let ends_before = std::mem::replace(&mut memory.log_ends, log_ends);
         let log_ends = LogEnds { now: &memory.log_ends, before: &ends_before };
         for (name, group) in groups {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::config::{ClickHouseSource, Config};
 use crate::error::Error;
+use crate::history::History;
 use crate::poll::Planned;
 use crate::sample::Family;
 use crate::self_metrics::SourceHealth;
@@ -16,21 +17,28 @@ pub struct Sources {
     pub clickhouse: Vec<Arc<ClickHouse>>,
     /// A cluster has one check, which owns the client.
     pub kafka: Vec<Arc<SourceHealth>>,
+    /// Filled by the checks of Kafka, for those of pipelines.
+    pub history: Arc<History>,
 }
 
 impl Sources {
     /// Clients for the configured sources; nothing is connected yet. `health` gives that of a
-    /// source, by its name.
+    /// source, by its name; `before` is what was known of the groups of pipelines.
     ///
     /// # Errors
     /// When a certificate can't be read or used.
-    pub fn new(config: &Config, health: impl Fn(&str) -> Arc<SourceHealth>) -> Result<Self, Error> {
+    pub fn new(
+        config: &Config,
+        health: impl Fn(&str) -> Arc<SourceHealth>,
+        before: &History,
+    ) -> Result<Self, Error> {
         let clickhouse = config.clickhouse.iter();
         let clickhouse = clickhouse.map(|source| ClickHouse::new(source, health(&source.name)));
         let kafka = config.kafka.iter().map(|source| health(&source.name));
         Ok(Sources {
             clickhouse: clickhouse.collect::<Result<_, _>>()?,
             kafka: kafka.collect(),
+            history: Arc::new(History::new(config, before)),
         })
     }
 
@@ -78,4 +86,4 @@ macro_rules! checks {
 
 mod scan;
 
-checks!(groups, table, ages, summary, part_log);
+checks!(groups, table, ages, summary, part_log, pipelines);

@@ -138,6 +138,7 @@ struct PartLog {
 pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
     sources.plan_clickhouse(config, |source| source.part_log.as_slice(), |config, clickhouse| Some(Planned {
         source: clickhouse.health().name.clone(),
+        asks: clickhouse.health().name.clone(),
         name: "part_log".into(),
         timing: config.timing,
         reasons: REASONS,

@@ -328,6 +328,7 @@ pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
     sources.plan_clickhouse(config, |source| &source.summaries, |config, clickhouse| {
         Some(Planned {
             source: clickhouse.health().name.clone(),
+            asks: clickhouse.health().name.clone(),
             name: format!("summary:{}.{}", config.database, config.table),
             timing: config.timing,
             reasons: REASONS,

@@ -177,6 +177,7 @@ pub fn plan(config: &crate::config::Config, sources: &Sources) -> Vec<Planned> {
         let memory = BTreeMap::new();
         Some(Planned {
             source: clickhouse.health().name.clone(),
+            asks: clickhouse.health().name.clone(),
             name,
             timing,
             reasons: REASONS,

@@ -7,6 +7,7 @@
 mod clickhouse;
 mod explain;
 mod kafka;
+mod pipelines;
 pub(crate) mod values;
 
 use std::collections::BTreeSet;
@@ -21,6 +22,8 @@ use serde_saphyr::{Location, Spanned};
 pub(crate) use self::clickhouse::{ClickHouseSource, Limits, Tls};
 use self::explain::explain;
 pub(crate) use self::kafka::KafkaSource;
+use self::pipelines::Watched;
+pub(crate) use self::pipelines::{KafkaLayer, Pipeline, TableLayer};
 use self::values::{Span, Text};
 
 /// A configuration that was read and found valid.
@@ -30,6 +33,7 @@ pub struct Config {
     pub(crate) max_series: usize,
     pub(crate) kafka: Vec<KafkaSource>,
     pub(crate) clickhouse: Vec<ClickHouseSource>,
+    pub(crate) pipelines: Vec<Pipeline>,
     /// The path that serves the metrics; `/metrics` unless a flag says otherwise.
     pub telemetry_path: String,
     /// The program that is started, with `kafka-worker` as its argument, to talk to Kafka: this
@@ -125,6 +129,8 @@ struct Raw {
     kafka: Vec<kafka::Raw>,
     #[serde(default)]
     clickhouse: Vec<clickhouse::Raw>,
+    #[serde(default)]
+    pipelines: Vec<pipelines::Raw>,
 }
 
 fn default_max_series() -> usize {
@@ -143,17 +149,22 @@ fn validate(raw: Spanned<Raw>, file: &Path) -> Result<Config, Invalid> {
         stale_after: raw.stale_after,
     };
     let mut names = SourceNames::default();
-    let kafka = (raw.kafka.into_iter())
+    let kafka: Vec<_> = (raw.kafka.into_iter())
         .map(|raw| raw.validate(&defaults, &mut names))
         .collect::<Result<_, _>>()?;
-    let clickhouse = (raw.clickhouse.into_iter())
+    let clickhouse: Vec<_> = (raw.clickhouse.into_iter())
         .map(|raw| raw.validate(&defaults, &mut names))
+        .collect::<Result<_, _>>()?;
+    let mut watched = Watched::new(&kafka, &clickhouse);
+    let pipelines = (raw.pipelines.into_iter())
+        .map(|raw| raw.validate(&defaults, &mut watched))
         .collect::<Result<_, _>>()?;
     Ok(Config {
         file: file.to_owned(),
         max_series: raw.max_series,
         kafka,
         clickhouse,
+        pipelines,
         telemetry_path: "/metrics".into(),
         worker_program: this_program(),
     })

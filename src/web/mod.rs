@@ -105,6 +105,7 @@ impl Pages {
             warn!(dropped, "max_series is reached: raise it, or watch less");
         }
         samples.push(series_dropped(dropped));
+        samples.extend_from_slice(&view.facts);
         samples.extend(figures);
         let mut text = String::new();
         encode(&samples, &mut text)?;

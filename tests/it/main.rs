@@ -38,6 +38,7 @@ mod kafka_wire;
 mod names;
 mod outages;
 mod part_log;
+mod pipelines;
 mod program;
 mod recording;
 mod reload;

@@ -175,6 +175,7 @@ fn self_metrics_are_there_from_the_first_second_and_nothing_is_made_up() {
         "dup_check_up",
         "dup_check_polls_total",
         "dup_check_failures_total",
+        "dup_check_stale_after_seconds",
     ];
     for name in page.names() {
         let own = known.contains(&name) || name.starts_with("dup_exporter_");

@@ -65,6 +65,17 @@ fn all_keys() -> Sample {
     Sample::Of(1)
 }
 
+impl Config {
+    /// Whether it is about this table, or may be, as far as a pattern of names tells.
+    pub fn may_be_about(&self, database: &str, table: &str) -> bool {
+        let is_named = match &self.tables {
+            Tables::One(name) => name == table,
+            Tables::Matching(matching) => matching.pattern.is_match(table),
+        };
+        self.database == database && is_named
+    }
+}
+
 impl RawConfig {
     /// `seen` holds the names of the tables of the same source that were validated before.
     pub fn validate(
