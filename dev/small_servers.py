@@ -1,13 +1,14 @@
 """Prometheus, Alertmanager and Redis, each with a small configuration of its own."""
 
 import os
+import shutil
 import socket
 import urllib.request
 from pathlib import Path
 
-from instance import write
+from instance import Failure, write
 from parts import Server
-from tools import as_root, library_path, run, say, unpacked
+from tools import VERSIONS, as_root, installed, library_path, run, say, unpacked
 
 TEMPLATES = Path("/usr/share/prometheus/alertmanager")
 
@@ -36,24 +37,50 @@ def get(url):
 class Prometheus(Server):
     limit = 60
 
+    def replacement(self):
+        return NewestPrometheus(self.name) if os.environ.get("DUP_PROMETHEUS") == "newest" else self
+
     def install(self):
         return unpacked("prometheus", ("prometheus",), "the Prometheus server and promtool")
 
     def prepare(self, box, ports):
         write(box.part_folder(self.name) / "prometheus.yml", PROMETHEUS_CONFIG.format(**ports))
 
+    def program(self, name):
+        return self.install() / "usr/bin" / name
+
     def command(self, box, ports):
         folder = box.part_folder(self.name)
         config = os.path.abspath(os.environ.get("DUP_PROMETHEUS_CONFIG") or folder / "prometheus.yml")
-        return [self.install() / "usr/bin/prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{ports['http']}", "--web.enable-lifecycle", "--log.level=warn"], {}
+        return [self.program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{ports['http']}", "--web.enable-lifecycle", "--web.cors.origin=.*",
+                "--log.level=warn"], {}
 
     def check(self, box, ports):
         get(f"http://127.0.0.1:{ports['http']}/-/ready")
         get(f"http://127.0.0.1:{ports['http']}/api/v1/query?query=vector(1)")
 
     def describe(self, box):
-        return {"url": f"http://127.0.0.1:{self.ports(box)['http']}", "promtool": str(self.install() / "usr/bin/promtool")}
+        return {"url": f"http://127.0.0.1:{self.ports(box)['http']}", "promtool": str(self.program("promtool"))}
+
+
+class NewestPrometheus(Prometheus):
+    """The newest one, built from its Go modules: it is in no package of Debian."""
+
+    def install(self):
+        version = VERSIONS["PROMETHEUS3"]
+
+        def build(folder):
+            if not shutil.which("go"):
+                raise Failure("Go is missing, which builds the newest Prometheus: install it (https://go.dev/dl)")
+            modules = [f"github.com/prometheus/prometheus/cmd/{name}@{version}" for name in ("prometheus", "promtool")]
+            # The discoveries of targets are most of the code, and nobody is discovered here.
+            run(["go", "install", "-tags=remove_all_sd,netgo", *modules], env={**os.environ, "GOBIN": str(folder / "bin")})
+
+        return installed(f"prometheus-{version}", build, "the newest Prometheus and promtool (Go modules; takes minutes)")
+
+    def program(self, name):
+        return self.install() / "bin" / name
 
 
 class Alertmanager(Server):
@@ -73,7 +100,8 @@ class Alertmanager(Server):
 
     def command(self, box, ports):
         folder = box.part_folder(self.name)
-        return [self.install() / "usr/bin/prometheus-alertmanager", f"--config.file={folder / 'alertmanager.yml'}",
+        config = os.path.abspath(os.environ.get("DUP_ALERTMANAGER_CONFIG") or folder / "alertmanager.yml")
+        return [self.install() / "usr/bin/prometheus-alertmanager", f"--config.file={config}",
                 f"--storage.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{ports['http']}",
                 "--cluster.listen-address=", "--log.level=warn"], {}  # no cluster: it would listen everywhere
 
