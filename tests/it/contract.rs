@@ -72,7 +72,7 @@ fn mentioned(text: &str) -> BTreeSet<&str> {
 fn is_known(word: &str, declared: &BTreeMap<String, Traits>) -> bool {
     declared.contains_key(word)
         || word == "dup_exporter"
-        || word == "dup_recording"
+        || ["dup_alerts", "dup_recording"].contains(&word)
         || declared.contains_key(&format!("{word}_total"))
         || (word.ends_with('_') && declared.keys().any(|name| name.starts_with(word)))
 }

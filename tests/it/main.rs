@@ -21,6 +21,7 @@
     reason = "a test reads from top to bottom, and some are tables of cases"
 )]
 
+mod alerts;
 mod cli;
 mod clickhouse_cluster;
 mod clickhouse_profiles;
@@ -40,7 +41,6 @@ mod outages;
 mod part_log;
 mod pipelines;
 mod program;
-mod recording;
 mod reload;
 mod several_tables;
 mod summary;

@@ -116,6 +116,9 @@ impl OwnParts {
     fn dev(&self, script: &str) -> Command {
         let mut command = Command::new(root().join("dev").join(script));
         command.arg("--data").arg(self.folder.path());
+        // A part of this name is for the shipped routes.
+        let routes = root().join("alerts/alertmanager.example.yml");
+        command.env("DUP_ALERTMANAGER_CONFIG", routes);
         command
     }
 }
